@@ -350,8 +350,13 @@ def replacing_directory(path: StrPath) -> Iterator[str]:
 
 def write_text(path: StrPath, text: str) -> None:
     """Writes UTF-8 text atomically."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: StrPath, content: bytes) -> None:
+    """Writes a file atomically."""
     with replacing(path) as temporary, _file_system(temporary).open(temporary, "wb") as file:
-        file.write(text.encode())
+        file.write(content)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

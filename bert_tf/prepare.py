@@ -8,6 +8,7 @@ from absl import flags
 
 from bert_tf.app import run
 from bert_tf.config import PretrainingData
+from bert_tf.config.data import TokenizerSettings
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output
 from bert_tf.inputs.corpus.corpus import Corpus
@@ -15,12 +16,17 @@ from bert_tf.inputs.corpus.dataset import pair_warning
 from bert_tf.inputs.corpus.readers import LAYOUTS, check_text_files, find_files
 from bert_tf.locks import locked
 from bert_tf.quiet import hide_beam_warnings
-from bert_tf.text import Tokenizer
+from bert_tf.text import open_tokenizer
 
 _INPUT = flags.DEFINE_string(
     "input", None, "Text files, plain or .gz: names or glob patterns, separated by commas.", required=True
 )
-_VOCAB = flags.DEFINE_string("vocab", None, "Vocabulary file (vocab.txt) to tokenize with.", required=True)
+_VOCAB = flags.DEFINE_string(
+    "vocab",
+    None,
+    "Vocabulary to tokenize with: vocab.txt, vocab.json (with merges.txt beside it), or a .model file.",
+    required=True,
+)
 _OUTPUT = flags.DEFINE_string("output", None, "Directory for the shards and, written last, corpus.json.", required=True)
 _LAYOUT = flags.DEFINE_enum("layout", "sentences", LAYOUTS, "One sentence per line, or one document per line.")
 _LOWER_CASE = flags.DEFINE_bool("lower_case", True, "Lower-case the text.")
@@ -55,19 +61,15 @@ def main(argv: list[str]) -> None:
     if local:
         check_output(_OUTPUT.value, directory=True, inputs=[*files, _VOCAB.value])
     check_text_files(files)
-    tokenizer = Tokenizer(
-        _VOCAB.value,
-        lower_case=_LOWER_CASE.value,
-        strip_accents=_STRIP_ACCENTS.value,
-        split_cjk=_SPLIT_CJK.value,
-    )
+    settings = TokenizerSettings(_LOWER_CASE.value, _STRIP_ACCENTS.value, _SPLIT_CJK.value)
+    tokenizer = open_tokenizer(_VOCAB.value, settings)
     # With the longest sequences of BERT, and without the limit that `prepare` checks itself.
     data = PretrainingData(_LAYOUT.value, max_length=512, max_bad_share=1.0)
     if warning := pair_warning(Corpus(files, tokenizer, data)):
         print(f"{_INPUT.value}: {warning}")
-    planned = plan(files, _LAYOUT.value, tokenizer.vocab, tokenizer.get_config(), _SHARDS.value)
+    planned = plan(files, _LAYOUT.value, tokenizer, _SHARDS.value)
     with locked(_OUTPUT.value):
-        description = prepare(planned, _OUTPUT.value, options, _MAX_BAD_SHARE.value)
+        description = prepare(planned, tokenizer, _OUTPUT.value, options, _MAX_BAD_SHARE.value)
     counts = ", ".join(f"{name} {value:,}" for name, value in description["counts"].items())
     print(f"{_OUTPUT.value}: {len(description['shards'])} shards from {len(files)} files; {counts}")
     print(f"fingerprint {description['tokenizer']['fingerprint']}; train on it with --config.input={_OUTPUT.value}")

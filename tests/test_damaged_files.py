@@ -26,6 +26,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import bert_tf
 from bert_tf import app
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.formats import google, huggingface, open_checkpoint
@@ -148,8 +149,7 @@ def read_model(path):
     checkpoint = open_checkpoint(path)
     for tensor in [*checkpoint.tensors.values(), *checkpoint.slots.values()]:
         tensor.read()
-    checkpoint.tokenizer()
-    if checkpoint.task and checkpoint.pieces:
+    if checkpoint.task and checkpoint.tokenizer:
         with mock.patch.object(Checkpoint, "model"):
             directory.task_and_model(checkpoint, path)
 
@@ -235,7 +235,8 @@ def make_prepared(folder):
 
     (folder / "text").mkdir()
     make_corpus(folder / "text")
-    prepare(plan(find_corpus(f"{folder}/text/*"), "sentences", PIECES, {}, 2), str(folder / "shards"))
+    tokenizer = bert_tf.Tokenizer(PIECES)
+    prepare(plan(find_corpus(f"{folder}/text/*"), "sentences", tokenizer, 2), tokenizer, str(folder / "shards"))
 
 
 def read_corpus(pattern, path):

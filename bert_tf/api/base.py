@@ -56,7 +56,6 @@ Lines: TypeAlias = list[tuple[str, Json]]  # (location, object as in JSON lines)
 _Task = TypeVar("_Task", bound=Task)
 # Endings of the names in results.json that are left out of Keras' History.
 _NOT_METRICS = ("kind", "step", "phase", "mfu", "_seconds", "_per_second")
-_NO_VOCABULARY = "no WordPiece vocabulary to tokenize text with; expected a model with vocab.txt"
 
 
 class Model(abc.ABC, Generic[_Task]):
@@ -71,10 +70,7 @@ class Model(abc.ABC, Generic[_Task]):
 
     def __init__(self, path: str, checkpoint: Checkpoint, dtype: str) -> None:
         check_inference_dtype(dtype)
-        tokenizer = checkpoint.tokenizer()
-        if tokenizer is None:
-            raise DataError(f"{path}: {_NO_VOCABULARY}")
-        self._path, self.tokenizer, self._dtype = path, tokenizer, dtype
+        self._path, self.tokenizer, self._dtype = path, checkpoint.tokenizer_of_text(path), dtype
         self._loaded: tuple[_Task, keras.Model] | None = None
         self._results: Json = {}
         self._lacks = ""  # why the model cannot be used before `fit`, if it has a head of this kind

@@ -28,7 +28,7 @@ def load(
         allow_pickle: read pickled PyTorch files too (needs PyTorch; only tensors and plain containers, no code is run).
 
     Returns:
-        The encoder, and its tokenizer or None if the checkpoint has no WordPiece vocabulary.
+        The encoder, and its tokenizer or None if the checkpoint has none that is read here.
 
     Examples:
         >>> encoder, tokenizer = bert_tf.load("hf://sentence-transformers/all-MiniLM-L6-v2")
@@ -40,7 +40,7 @@ def load(
     checkpoint = open_with_warnings(path, allow_pickle=fitting(allow_pickle, bool, "allow_pickle"))
     if pooler and not checkpoint.config.pooler:
         logging.warning("%s: the checkpoint has no pooler; a new, untrained one is added", path)
-    return checkpoint.encoder(pooler=pooler, dtype=dtype), checkpoint.tokenizer()
+    return checkpoint.encoder(pooler=pooler, dtype=dtype), checkpoint.tokenizer
 
 
 def load_model(
@@ -53,7 +53,7 @@ def load_model(
         labels of its head in the order of the logits, or None.
     """
     checkpoint = open_with_warnings(path, allow_pickle=allow_pickle)
-    return checkpoint.model(dtype), checkpoint.tokenizer(), checkpoint.labels
+    return checkpoint.model(dtype), checkpoint.tokenizer, checkpoint.labels
 
 
 def open_with_warnings(

@@ -9,6 +9,7 @@ import numpy as np
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, as_dtype
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.text import Tokenizer
 from bert_tf.text.vocabulary import check_vocabulary
 from bert_tf.types import Array
 
@@ -33,9 +34,9 @@ def add_pieces(checkpoint: Checkpoint, pieces: Sequence[str]) -> Checkpoint:
     likely nor unlikely from the start (Hewitt, 2021, "Initializing New Word Embeddings for Pretrained Language
     Models").
     """
-    old = checkpoint.pieces
-    if not old:
+    if not isinstance(checkpoint.tokenizer, Tokenizer):
         raise ConfigError("the checkpoint has no WordPiece vocabulary, so no pieces can be added to it")
+    old = checkpoint.tokenizer.vocab
     known = set(old)
     twice = [piece for piece in pieces if piece in known]
     if twice:
@@ -50,10 +51,10 @@ def add_pieces(checkpoint: Checkpoint, pieces: Sequence[str]) -> Checkpoint:
         "word embeddings"
     ]
     extended = [*old, *pieces]
-    result = dataclasses.replace(changed, config=config, pieces=extended, warnings=checkpoint.warnings + warnings)
+    tokenizer = Tokenizer(extended, **checkpoint.tokenizer.get_config())
+    result = dataclasses.replace(changed, config=config, tokenizer=tokenizer, warnings=checkpoint.warnings + warnings)
     words = [piece for piece in pieces if not piece.startswith("##")]
-    tokenizer = result.tokenizer() if words else None
-    tokens = tokenizer.tokenize(words).to_list() if tokenizer else []
+    tokens = tokenizer.tokenize(words).to_list()
     unseen = [piece for piece, ids in zip(words, tokens, strict=True) if ids != [extended.index(piece)]]
     if unseen:
         result.warnings.append(

@@ -1,4 +1,4 @@
-"""This project's own format: a directory with config.json, model.safetensors and vocab.txt.
+"""This project's own format: a directory with config.json, model.safetensors and the files of the tokenizer.
 
 config.json holds the format and its version, the BertConfig, the tokenizer's settings and the task with its labels; the
 tensors are named by the paths of the Keras variables. optimizer.safetensors is written if the checkpoint has Adam's
@@ -6,6 +6,7 @@ slots.
 """
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -19,7 +20,7 @@ from bert_tf.checkpoints.tensor_files.bundles import listed, open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.checkpoints.weight_map import TensorMapping, first_names, read_mapped
 from bert_tf.config import BertConfig, EmbeddingConfig, RunRecord, to_dict
-from bert_tf.config.data import TokenizerSettings
+from bert_tf.config.data import SavedTokenizer
 from bert_tf.config.values import Rule, restored
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import check_output, check_own_directory, checked, read_json, write_json
@@ -27,7 +28,9 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import HEADS, ON_POOLED
 from bert_tf.tasks import TASKS, FineTuningTask
 from bert_tf.tasks.task import Task, TaskDescription
-from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
+from bert_tf.text import saved_tokenizer
+from bert_tf.text.kinds import FILES as VOCABULARIES
+from bert_tf.text.vocabulary import check_size
 from bert_tf.types import Json, Shapes
 
 FORMAT = "bert_tf"
@@ -36,7 +39,7 @@ _STEP = "step"
 RESULTS = "results.json"  # the metrics of a run, beside its model
 # What may be in the directory of a model, and of its run.
 FILES = (
-    *("config.json", "model.safetensors", "vocab.txt", "optimizer.safetensors", "conversion.json"),
+    *("config.json", "model.safetensors", *VOCABULARIES, "optimizer.safetensors", "conversion.json"),
     *("run.json", "history.jsonl", RESULTS),
 )
 
@@ -91,12 +94,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
             f'{path}: not a bert_tf model; expected config.json with "format": "{FORMAT}"; convert other models with '
             f"python -m bert_tf.convert --format={FORMAT}"
         )
-    checkpoint = from_description(config, file)
-    vocab = os.path.join(path, "vocab.txt")
-    # Without tokenizer settings, the model's vocabulary is not WordPiece, and there is no vocab.txt.
-    if checkpoint.tokenizer_settings:
-        checkpoint.pieces = read_vocabulary(vocab)
-        check_size(checkpoint.pieces, checkpoint.config.vocab_size, vocab)
+    checkpoint = with_tokenizer(from_description(config, file), config["tokenizer"], path)
     weights = os.path.join(path, "model.safetensors")
     store, shapes = open_tensors(weights), checkpoint.shapes()
     checkpoint.tensors = read_mapped({name: TensorMapping((name,)) for name in shapes}, shapes, store, weights)
@@ -160,10 +158,10 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     if has_optimizer:
         step = {} if checkpoint.step is None else {_STEP: tensor_of(np.array([checkpoint.step]), _STEP)}
         write_tensors(os.path.join(path, "optimizer.safetensors"), checkpoint.slots | step)
-    if checkpoint.pieces:
-        write_vocabulary(os.path.join(path, "vocab.txt"), checkpoint.pieces)
-    written = {"optimizer.safetensors": has_optimizer, "vocab.txt": bool(checkpoint.pieces), "conversion.json": False}
-    for name in (name for name, is_written in written.items() if not is_written):
+    if checkpoint.tokenizer:
+        checkpoint.tokenizer.save(path)
+    written = (*(checkpoint.tokenizer.FILES if checkpoint.tokenizer else ()), has_optimizer and "optimizer.safetensors")
+    for name in {*VOCABULARIES, "optimizer.safetensors", "conversion.json"}.difference(written):
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(path, name))
     write_json(os.path.join(path, "config.json"), {"format": FORMAT} | description(checkpoint))
@@ -171,18 +169,27 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
 
 
 def description(checkpoint: Checkpoint) -> Json:
-    """A Checkpoint without tensors and vocabulary, JSON-ready; google's bert_config.json embeds it too."""
+    """A Checkpoint without tensors and files of the tokenizer, JSON-ready; google's bert_config.json embeds it too."""
     return {
         "version": VERSION,
         "model": to_dict(checkpoint.config),
-        "tokenizer": checkpoint.tokenizer_settings,
+        "tokenizer": checkpoint.tokenizer.description if checkpoint.tokenizer else {},
         "task": checkpoint.task,
         **({"vectors": to_dict(checkpoint.vectors)} if checkpoint.vectors else {}),
     } | ({"origin": checkpoint.source_metadata} if checkpoint.source_metadata else {})
 
 
+def with_tokenizer(checkpoint: Checkpoint, described: Json, folder: str) -> Checkpoint:
+    """The result of `from_description` with the tokenizer, if any, of the files in `folder`."""
+    if not described:
+        return checkpoint
+    tokenizer = saved_tokenizer(folder, described)
+    check_size(tokenizer.vocab, checkpoint.config.vocab_size, os.path.join(folder, tokenizer.FILES[0]))
+    return dataclasses.replace(checkpoint, tokenizer=tokenizer)
+
+
 def from_description(config: Mapping[str, Any], location: str) -> Checkpoint:
-    """The inverse of `description`: a Checkpoint without tensors and vocabulary. `location` is its file, for errors."""
+    """The inverse of `description`: a Checkpoint without tensors and tokenizer. `location` is its file, for errors."""
     version = config.get("version")
     if isinstance(version, int) and version > VERSION:
         raise DataError(f"{location}: format version {version}; this program reads up to {VERSION}: update bert_tf")
@@ -190,7 +197,7 @@ def from_description(config: Mapping[str, Any], location: str) -> Checkpoint:
     task = described["task"]
     try:
         model = restored(BertConfig, described["model"], "model").check()
-        restored(TokenizerSettings, described["tokenizer"], "tokenizer")
+        restored(SavedTokenizer, described["tokenizer"], "tokenizer")
         vectors = restored(EmbeddingConfig, described["vectors"], "vectors").check() if "vectors" in described else None
         if task and task["name"] in TASKS:
             TASKS[task["name"]].arguments(task["settings"])
@@ -211,7 +218,6 @@ def from_description(config: Mapping[str, Any], location: str) -> Checkpoint:
         config=model,
         tensors={},
         task=dict(task) if task else None,
-        tokenizer_settings=described["tokenizer"],
         vectors=vectors,
         source_metadata=dict(described.get("origin", {})),
     )
@@ -233,8 +239,7 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
         config=encoder.config,
         tensors={variable.path: tensor_of_variable(variable) for variable in model.weights},
         task={"name": task.name, "settings": task.settings()},
-        pieces=task.tokenizer.vocab,
-        tokenizer_settings=task.tokenizer.get_config(),
+        tokenizer=task.tokenizer,
     )
     save_checkpoint(checkpoint, path)
 
@@ -286,9 +291,7 @@ def task_and_model(checkpoint: Checkpoint, path: str) -> tuple[Task, keras.Model
     name = checkpoint.task["name"]
     if name not in TASKS:
         raise DataError(f"{path}: unknown task {name!r}; this version has {', '.join(TASKS)}")
-    tokenizer = checkpoint.tokenizer()
-    if tokenizer is None:
-        raise DataError(f"{path}: no vocab.txt, so it cannot read text; use bert_tf.checkpoints.load_model with ids")
+    tokenizer = checkpoint.tokenizer_of_text(path)
     try:
         return TASKS[name].from_settings(checkpoint.task["settings"], tokenizer), checkpoint.model("float32")
     except ConfigError as error:  # in the settings that a converted directory keeps for us, or features of a layer

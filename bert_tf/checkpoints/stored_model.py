@@ -15,8 +15,8 @@ from bert_tf.model.heads import build
 from bert_tf.model.mode import Mode, computing
 from bert_tf.model.variables import HEADS, OWN, variable_shapes
 from bert_tf.tasks import TASKS
-from bert_tf.text import Tokenizer
-from bert_tf.types import Json, Shapes
+from bert_tf.text import BaseTokenizer
+from bert_tf.types import Json, Shapes, StrPath
 
 
 def head_of(task: Mapping[str, Any]) -> str | None:
@@ -61,8 +61,7 @@ class Checkpoint:
     Attributes:
         tensors: Tensors by variable path.
         task: {"name", "settings"} as in saved models; None for a bare encoder.
-        pieces: the vocabulary by id; None if it is not a WordPiece vocabulary.
-        tokenizer_settings: keyword arguments of `Tokenizer`.
+        tokenizer: None if the checkpoint has none that this version reads.
         vectors: how vectors of sentences are computed, if it was published for them; their layers are in `tensors`.
         no_vectors: the reason why what it was published for cannot be computed here; "" if it can.
         slots: Adam's moments under "PATH/m" and "PATH/v"; empty if the checkpoint has none.
@@ -76,8 +75,7 @@ class Checkpoint:
     config: BertConfig
     tensors: dict[str, Tensor]
     task: Json | None = None
-    pieces: list[str] | None = None
-    tokenizer_settings: Json = dataclasses.field(default_factory=dict)
+    tokenizer: BaseTokenizer | None = None
     vectors: EmbeddingConfig | None = None
     no_vectors: str = ""
     slots: dict[str, Tensor] = dataclasses.field(default_factory=dict)
@@ -96,9 +94,14 @@ class Checkpoint:
         """Labels in the order of the logits; None if the head has no labels."""
         return self.task["settings"]["labels"] if self.task and self.head and HEADS[self.head] else None
 
-    def tokenizer(self) -> Tokenizer | None:
-        """None if there is no WordPiece vocabulary."""
-        return Tokenizer(self.pieces, **self.tokenizer_settings) if self.pieces else None
+    def tokenizer_of_text(self, path: StrPath) -> BaseTokenizer:
+        """The tokenizer; DataError, which names `path`, if there is none."""
+        if self.tokenizer is None:
+            raise DataError(
+                f"{path}: no vocabulary to tokenize text with; expected a model with vocab.txt, with vocab.json and "
+                "merges.txt, or with a .model file"
+            )
+        return self.tokenizer
 
     def shapes(self) -> Shapes:
         """Shapes of the model's variables by path, those of `vectors` included."""

@@ -98,7 +98,7 @@ def _dtypes(checkpoint: Checkpoint) -> set[str]:
 
 def _features(checkpoint: Checkpoint) -> tuple[dict[str, Array], str]:
     """Encoder inputs, each int32 [sentences, length], and a description of them."""
-    config, tokenizer = checkpoint.config, checkpoint.tokenizer()
+    config, tokenizer = checkpoint.config, checkpoint.tokenizer
     length = min(_LENGTH, config.max_position_embeddings)
     if tokenizer:
         rows = read_table(os.path.join(bundled("data/reviews"), "heldout.tsv"), ["sentence"])

@@ -133,7 +133,7 @@ class ExampleData:
 
 @dataclasses.dataclass
 class TokenizerSettings:
-    """Arguments of `Tokenizer` besides the vocabulary, as saved with a model.
+    """Settings of WordPiece tokenizers, which do nothing for other kinds: what these do with text is in their files.
 
     Attributes:
         lower_case: lower-case the text.
@@ -147,11 +147,23 @@ class TokenizerSettings:
 
 
 @dataclasses.dataclass
-class TokenizerConfig(TokenizerSettings):
-    """Arguments of `Tokenizer`.
+class SavedTokenizer(TokenizerSettings):
+    """What a model directory and an export say of the tokenizer in their files.
 
     Attributes:
-        vocab: path of vocab.txt.
+        kind: of `Tokenizer`, `BytePairTokenizer` or `SentencePieceTokenizer`.
+    """
+
+    kind: str = setting("wordpiece", choices=("wordpiece", "byte_bpe", "sentencepiece"))
+
+
+@dataclasses.dataclass
+class TokenizerConfig(TokenizerSettings):
+    """The tokenizer of a pre-training.
+
+    Attributes:
+        vocab: path of its vocabulary, whose ending tells its kind: vocab.txt (WordPiece), vocab.json with merges.txt
+            beside it (byte-level BPE) or a .model file (SentencePiece).
     """
 
     vocab: str = "vocab.txt"

@@ -20,9 +20,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import jinja2
 import tensorflow as tf
 
-from bert_tf.config import to_dict
-from bert_tf.config.data import TokenizerSettings
-from bert_tf.config.values import restored
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import bundled, read_json, write_json, write_text
 from bert_tf.inference.ask import needed
@@ -32,8 +29,7 @@ from bert_tf.inference.samples import WARM_UP, Request
 from bert_tf.tasks import TASKS
 from bert_tf.tasks.signatures import ATTENTION, CLASSIFY, DEFAULT, REGRESS
 from bert_tf.tasks.task import Task, TaskDescription
-from bert_tf.text import Tokenizer
-from bert_tf.text.vocabulary import read_vocabulary, write_vocabulary
+from bert_tf.text import saved_tokenizer
 from bert_tf.types import ConcreteFunction, Json
 from bert_tf.version import __version__
 
@@ -42,7 +38,6 @@ if TYPE_CHECKING:
 
 EXTRA = "assets.extra"
 CARD = "model_card.json"
-_VOCABULARY = "vocab.txt"
 _PACKAGES = ("tensorflow", "tensorflow-text", "keras")
 # Longest answer on the page, in characters: nobody reads the attention of a long text, or a hundred vectors.
 _LONGEST_ANSWER = 2000
@@ -123,7 +118,7 @@ def write_card(
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "name": name,
         "task": {"name": task.name, "settings": task.settings()},
-        "tokenizer": task.tokenizer.get_config(),
+        "tokenizer": task.tokenizer.description,
         "mask_id": task.tokenizer.mask_id,  # for clients of the signature `tokens` that hide a token
         "versions": {package: importlib.metadata.version(package) for package in _PACKAGES}
         | {"python": platform.python_version(), "unicode": unicodedata.unidata_version},
@@ -140,7 +135,7 @@ def write_card(
         ],
     } | export
     write_json(os.path.join(extra, CARD), card)
-    write_vocabulary(os.path.join(extra, _VOCABULARY), task.tokenizer.vocab)
+    task.tokenizer.save(extra)
     write_text(os.path.join(extra, "README.md"), page(card))
 
 
@@ -157,9 +152,8 @@ def task_of_export(path: str) -> Task:
     name = card["task"]["name"]
     if name not in TASKS:
         raise DataError(f"{path}: a {name} model cannot be used to predict; expected one of {', '.join(TASKS)}")
-    vocabulary = read_vocabulary(os.path.join(path, EXTRA, _VOCABULARY))
     try:
-        tokenizer = Tokenizer(vocabulary, **to_dict(restored(TokenizerSettings, card["tokenizer"], "tokenizer")))
+        tokenizer = saved_tokenizer(os.path.join(path, EXTRA), card["tokenizer"])
         return TASKS[name].from_settings(card["task"]["settings"], tokenizer)
     except ConfigError as error:
         raise DataError(f"{file}: {error}") from None

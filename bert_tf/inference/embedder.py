@@ -52,9 +52,7 @@ def open_embedder(path: StrPath, per: str = "sentence", **settings: Any) -> "Emb
         **settings: fields of `EmbeddingConfig` with other values.
     """
     checkpoint = open_with_warnings(path, vectors=per == "sentence")
-    tokenizer = checkpoint.tokenizer()
-    if tokenizer is None:
-        raise DataError(f"{path}: no WordPiece vocabulary to tokenize text with; expected a model with vocab.txt")
+    tokenizer = checkpoint.tokenizer_of_text(path)
     config = EmbeddingConfig(per)
     if per == "sentence":
         if checkpoint.no_vectors:
@@ -125,8 +123,7 @@ class Embedder:
             config=self.encoder.config,
             tensors={variable.path: tensor_of_variable(variable) for variable in self.encoder.weights}
             | self._tensors(),
-            pieces=self.tokenizer.vocab,
-            tokenizer_settings=dict(self.tokenizer.get_config()),
+            tokenizer=self.tokenizer,
             vectors=self.config,
         )
 

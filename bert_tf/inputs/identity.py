@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.text.base import BaseTokenizer
+from bert_tf.text import BaseTokenizer, Tokenizer
 from bert_tf.types import Json, Tensors
 
 _FORMAT = 1  # of token ids: what other code makes of a text with the same settings is another tokenizer's
@@ -24,15 +24,16 @@ def tokenizer_identity(tokenizer: BaseTokenizer) -> Json:
     """The settings of a tokenizer that determine the token ids, and their fingerprint.
 
     Returns:
-        dict, JSON-ready: format, vocabulary (SHA-256 of its wordpieces, one per line), vocab_size, lower_case,
-        strip_accents, split_cjk, and fingerprint, the `digest` of the others.
+        dict, JSON-ready: format, vocabulary (SHA-256 of its files), vocab_size, kind (WordPiece has none, as before
+        there were others), those of its `get_config`, and fingerprint, the `digest` of the others.
     """
-    pieces = "".join(f"{piece}\n" for piece in tokenizer.vocab)
     settings: Json = {
         "format": _FORMAT,
-        "vocabulary": hashlib.sha256(pieces.encode()).hexdigest(),
+        "vocabulary": hashlib.sha256(b"".join(tokenizer.contents())).hexdigest(),
         "vocab_size": tokenizer.vocab_size,
-    } | tokenizer.get_config()
+    } | tokenizer.description
+    if settings["kind"] == Tokenizer.KIND:
+        del settings["kind"]
     return settings | {"fingerprint": digest(settings)}
 
 

@@ -1,7 +1,17 @@
-"""Text processing: normalizer, WordPiece tokenizer and vocabularies."""
+"""Text processing: tokenizers and vocabularies."""
 
+from bert_tf.text.base import BaseTokenizer
+from bert_tf.text.kinds import open_tokenizer, saved_tokenizer
 from bert_tf.text.learning import learn_vocabulary
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.vocabulary import read_vocabulary, write_vocabulary
 
-__all__ = ["Tokenizer", "learn_vocabulary", "read_vocabulary", "write_vocabulary"]
+__all__ = [
+    "BaseTokenizer",
+    "Tokenizer",
+    "learn_vocabulary",
+    "open_tokenizer",
+    "read_vocabulary",
+    "saved_tokenizer",
+    "write_vocabulary",
+]

@@ -1,18 +1,20 @@
 """The interface of all tokenizers, and the way from text to token ids that those without words share."""
 
 import abc
+import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.config.values import fitting, shown
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import write_bytes
 from bert_tf.text.codepoints import WHITE_SPACE, is_punctuation
 from bert_tf.text.normalizer import is_valid, replace_invalid, string_tensor
 from bert_tf.text.packing import dense_features, pack, truncate
-from bert_tf.types import Array, Strings
+from bert_tf.types import Array, Json, Strings, StrPath
 
 # In segmented text: bytes that UTF-8 never contains.
 _WALL = b"\xff"  # between two segments
@@ -67,11 +69,16 @@ class BaseTokenizer(tf.Module, abc.ABC):
     Invalid UTF-8 is skipped like in Python's `bytes.decode("utf-8", "ignore")`.
 
     Attributes:
+        KIND: name of the class in model directories.
+        FILES: names of the files that hold its vocabulary.
         vocab_size: number of pieces.
         special_names: the names of the special tokens in the vocabulary.
         pad_id, unk_id, cls_id, sep_id, mask_id: their ids.
         continues: bool [vocab_size], True for pieces that continue a word.
     """
+
+    KIND: ClassVar[str]
+    FILES: ClassVar[tuple[str, ...]]
 
     def __init__(self, pieces: Sequence[str], names: Specials, continues: Sequence[bool]) -> None:
         """Sets the attributes.
@@ -98,6 +105,20 @@ class BaseTokenizer(tf.Module, abc.ABC):
     @abc.abstractmethod
     def get_config(self) -> dict[str, bool]:
         """Keyword arguments that, with the vocabulary, create the same tokenizer."""
+
+    @abc.abstractmethod
+    def contents(self) -> tuple[bytes, ...]:
+        """The contents of `FILES`; the paths of these files are the arguments that create the same tokenizer."""
+
+    def save(self, folder: StrPath) -> None:
+        """Writes the vocabulary into an existing folder, for `kinds.saved_tokenizer`."""
+        for name, content in zip(self.FILES, self.contents(), strict=True):
+            write_bytes(os.path.join(folder, name), content)
+
+    @property
+    def description(self) -> Json:
+        """What a model directory says of its tokenizer, JSON-ready: kind, and `get_config`."""
+        return {"kind": self.KIND, **self.get_config()}
 
     @abc.abstractmethod
     def tokenize(self, strings: Strings, special_tokens: bool = False) -> tf.RaggedTensor:

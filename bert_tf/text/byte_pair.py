@@ -97,6 +97,8 @@ class BytePairTokenizer(SubwordTokenizer):
         array([[256, 264, 258]], dtype=int32)
     """
 
+    KIND, FILES = "byte_bpe", ("vocab.json", "merges.txt")
+
     def __init__(self, vocab: StrPath | Mapping[str, int] | Sequence[str], merges: StrPath | Sequence[str]) -> None:
         """Builds the tokenizer.
 
@@ -133,6 +135,11 @@ class BytePairTokenizer(SubwordTokenizer):
 
     def get_config(self) -> dict[str, bool]:
         return {}
+
+    def contents(self) -> tuple[bytes, ...]:
+        ids = {piece: number for number, piece in enumerate(self.vocab)}
+        merges = ["#version: 0.2", *self._merges, ""]
+        return json.dumps(ids, ensure_ascii=False).encode(), "\n".join(merges).encode()
 
     def __reduce__(self) -> tuple[type, tuple[list[str], list[str]]]:
         return type(self), (self.vocab, self.merges)

@@ -92,6 +92,8 @@ class SentencePieceTokenizer(SubwordTokenizer):
         array([b'A fine film.'], dtype=object)
     """
 
+    KIND, FILES = "sentencepiece", ("sentencepiece.model",)
+
     def __init__(self, model: StrPath | bytes) -> None:
         """Builds the tokenizer.
 
@@ -117,6 +119,9 @@ class SentencePieceTokenizer(SubwordTokenizer):
 
     def get_config(self) -> dict[str, bool]:
         return {}
+
+    def contents(self) -> tuple[bytes, ...]:
+        return (self.model,)
 
     def __reduce__(self) -> tuple[type, tuple[bytes]]:
         return type(self), (self.model,)

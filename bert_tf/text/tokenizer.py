@@ -14,7 +14,7 @@ from bert_tf.text.base import BERT, BaseTokenizer, rows_of
 from bert_tf.text.codepoints import SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS, is_punctuation, stand_ins
 from bert_tf.text.normalizer import Normalizer
 from bert_tf.text.tf_text import wordpiece, wordpiece_model
-from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary
+from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary, vocabulary_text
 from bert_tf.types import Array, Strings, StrPath
 
 # ids int32 [pieces], row_splits int64 [batch + 1], starts and ends int64 [pieces] in normalized text.
@@ -77,6 +77,8 @@ class Tokenizer(BaseTokenizer):
         array([[2, 5, 6, 7, 8, 3]], dtype=int32)
     """
 
+    KIND, FILES = "wordpiece", ("vocab.txt",)
+
     def __init__(
         self,
         vocab: StrPath | Sequence[str],
@@ -116,6 +118,12 @@ class Tokenizer(BaseTokenizer):
     def get_config(self) -> dict[str, bool]:
         """Keyword arguments that, with the vocabulary, create the same tokenizer."""
         return {"lower_case": self.lower_case, "strip_accents": self.strip_accents, "split_cjk": self.split_cjk}
+
+    def contents(self) -> tuple[bytes, ...]:
+        return (vocabulary_text(self.vocab).encode(),)
+
+    def __reduce__(self) -> tuple[type, tuple[list[str], bool, bool, bool]]:
+        return type(self), (self.vocab, self.lower_case, self.strip_accents, self.split_cjk)
 
     def tokenize(self, strings: Strings, special_tokens: bool = False) -> tf.RaggedTensor:
         """Converts text to token ids, without adding [CLS] and [SEP].

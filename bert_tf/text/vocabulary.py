@@ -14,6 +14,8 @@ from bert_tf.types import StrPath
 MAX_PIECE_BYTES = 256  # the limit of TF Text's WordPiece op, without "##"
 # Pieces with capitals or composed characters are ignored up to this share: they may have been added later.
 _STRAY = 0.001
+# A space before a word, in SentencePiece and in byte-level BPE.
+_SPACES, _MOST_SPACED = ("\u2581", "\u0120"), 0.05
 
 
 def read_vocabulary(path: StrPath) -> list[str]:
@@ -25,6 +27,11 @@ def read_vocabulary(path: StrPath) -> list[str]:
         The pieces by id, checked by `check_vocabulary`.
     """
     path = text_path(path)
+    if path.endswith((".json", ".model")):
+        raise DataError(
+            f"{path}: expected the vocab.txt of WordPiece; BytePairTokenizer opens a vocab.json, and "
+            "SentencePieceTokenizer a .model file"
+        )
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -46,7 +53,12 @@ def write_vocabulary(path: StrPath, pieces: Sequence[str]) -> None:
         OSError: the file cannot be written.
     """
     check_vocabulary(pieces, f"the vocabulary for {os.fspath(path)}")
-    write_text(path, "".join(f"{piece}\n" for piece in pieces))
+    write_text(path, vocabulary_text(pieces))
+
+
+def vocabulary_text(pieces: Sequence[str]) -> str:
+    """The content of a vocabulary file."""
+    return "".join(f"{piece}\n" for piece in pieces)
 
 
 def check_vocabulary(pieces: Sequence[str], source: str = "the vocabulary") -> None:
@@ -82,6 +94,13 @@ def check_vocabulary(pieces: Sequence[str], source: str = "the vocabulary") -> N
                 f"{source}, line {line}: NUL or a line end in the piece {piece!r}; empty the line, but keep it"
             )
         lines[piece] = line
+    spaced = [piece for piece in pieces if piece.startswith(_SPACES)]
+    if len(spaced) > _MOST_SPACED * len(pieces) and not any(piece.startswith("##") for piece in pieces):
+        raise DataError(
+            f"{source}: {len(spaced):,} of its {len(pieces):,} pieces begin with {_SPACES[0]} or {_SPACES[1]}, such as "
+            f"{spaced[0]!r}, and none with ##; expected WordPiece: use the .model, or vocab.json and merges.txt, of "
+            "this vocabulary"
+        )
     missing = [piece for piece in SPECIAL_PIECES if piece not in lines]
     if missing:
         raise DataError(
@@ -101,7 +120,7 @@ def check_size(pieces: Sequence[str], expected: int, source: str = "the vocabula
     missing = expected - len(pieces)
     if not missing:
         return
-    advice = "use the vocab.txt that came with the checkpoint, with all of its lines, as their numbers are the ids"
+    advice = "use the one that came with the checkpoint, with all of its lines, as their numbers are the ids"
     # Tables are padded as hardware prefers. Elsewhere, new lines at the end would only hide that one is missing above.
     if missing > 0 and expected % 8 == 0:
         advice += (

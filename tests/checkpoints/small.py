@@ -31,10 +31,14 @@ def small_checkpoint(head=None, seed=0, **config):
         config=encoder.config,
         tensors={one.path: Tensor(tuple(one.shape), one.dtype, one.numpy, one.path) for one in model.weights},
         task={"name": name, "settings": settings} if head else None,
-        pieces=PIECES,
-        tokenizer_settings={"lower_case": False, "strip_accents": True, "split_cjk": False},
+        tokenizer=bert_tf.Tokenizer(PIECES, lower_case=False, strip_accents=True, split_cjk=False),
     )
     return checkpoint, model
+
+
+def assert_same_tokenizer(one, other):
+    """Two tokenizers, or None, have the same vocabulary and settings."""
+    assert (one and (one.description, one.contents())) == (other and (other.description, other.contents()))
 
 
 def assert_same(one, other):
@@ -42,6 +46,7 @@ def assert_same(one, other):
     assert one.config == other.config
     assert (one.head, one.labels) == (other.head, other.labels)
     assert one.vectors == other.vectors
+    assert_same_tokenizer(one.tokenizer, other.tokenizer)
     assert one.tensors.keys() == other.tensors.keys()
     for path, tensor in one.tensors.items():
         assert other.tensors[path].dtype == tensor.dtype, path

@@ -27,7 +27,7 @@ def with_slots(checkpoint):
 def test_new_wordpieces_get_the_mean_of_the_old_ones():
     checkpoint = with_slots(small_checkpoint("pretraining")[0])
     changed = adapt.add_pieces(checkpoint, NEW)
-    assert changed.pieces == PIECES + NEW
+    assert changed.tokenizer.vocab == PIECES + NEW
     assert changed.config.vocab_size == len(PIECES) + 3
     for path in ("embeddings/word_embeddings", "masked_lm/bias"):
         old, new = checkpoint.tensors[path].read(), changed.tensors[path].read()
@@ -50,7 +50,7 @@ def test_outputs_for_old_wordpieces_are_unchanged_and_new_ones_are_known():
     np.testing.assert_allclose(after[..., : len(PIECES)], before, rtol=1e-5, atol=1e-5)
     # The mean of all rows gets the mean of all scores.
     np.testing.assert_allclose(after[..., len(PIECES)], before.mean(-1), rtol=1e-4, atol=1e-4)
-    assert changed.tokenizer().tokenize("covid19").to_list() == [[len(PIECES), len(PIECES) + 1]]
+    assert changed.tokenizer.tokenize("covid19").to_list() == [[len(PIECES), len(PIECES) + 1]]
 
 
 def test_the_report_lists_added_wordpieces_and_those_that_no_text_can_produce():
@@ -71,7 +71,7 @@ def test_wordpieces_that_cannot_be_added_are_named(pieces, culprit):
 
 def test_a_checkpoint_without_a_vocabulary_accepts_no_wordpieces():
     with raises(ConfigError, "WordPiece"):
-        adapt.add_pieces(dataclasses.replace(small_checkpoint()[0], pieces=None), NEW)
+        adapt.add_pieces(dataclasses.replace(small_checkpoint()[0], tokenizer=None), NEW)
 
 
 @pytest.mark.parametrize("offset", [0, 2])

@@ -1,48 +1,17 @@
 """Tokenizers inside SavedModels, run by the C API of each TensorFlow that servers have."""
 
-import io
-import json
 import random
 
 import numpy as np
 import pytest
-import sentencepiece
 import tensorflow as tf
-import tokenizers
 
-from bert_tf.bundled import bundled
 from bert_tf.inference.check import check_ops
 from bert_tf.inference.samples import Request
-from bert_tf.text.byte_pair import BytePairTokenizer
-from bert_tf.text.sentence_piece import SentencePieceTokenizer, with_fairseq_ids
 from tests.inference import runtimes
+from tests.text.small import KINDS
 
-SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 SIGNATURE = tf.TensorSpec([None], tf.string, name="text")
-
-
-def byte_pair():
-    learner = tokenizers.ByteLevelBPETokenizer()
-    learner.train([bundled("data/reviews/train.tsv")], vocab_size=2000, special_tokens=SPECIALS, show_progress=False)
-    state = json.loads(learner.to_str())["model"]
-    return BytePairTokenizer(state["vocab"], [" ".join(merge) for merge in state["merges"]])
-
-
-def sentence_piece(**settings):
-    model = io.BytesIO()
-    with open(bundled("data/reviews/train.tsv"), encoding="utf-8") as text:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=text, model_writer=model, vocab_size=1000, minloglevel=2, **settings
-        )
-    return SentencePieceTokenizer(with_fairseq_ids(model.getvalue()))
-
-
-KINDS = {
-    "byte_bpe": byte_pair,
-    "unigram": sentence_piece,
-    "bpe": lambda: sentence_piece(model_type="bpe"),
-    "bytes": lambda: sentence_piece(byte_fallback=True),
-}
 
 
 class Tokenized(tf.Module):

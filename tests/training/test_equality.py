@@ -73,9 +73,7 @@ def test_a_run_from_prepared_shards_equals_one_from_text_bit_for_bit(from_text):
 
     folder, train, expected = from_text
     tokenizer = Tokenizer(os.path.join(folder, "vocab.txt"))
-    prepare(
-        plan([equality.CORPUS], "sentences", tokenizer.vocab, tokenizer.get_config()), os.path.join(folder, "prepared")
-    )
+    prepare(plan([equality.CORPUS], "sentences", tokenizer), tokenizer, os.path.join(folder, "prepared"))
     assert_same_weights(expected, train("shards", corpus=os.path.join(folder, "prepared")))
 
 

@@ -15,7 +15,8 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json, write_json
 from bert_tf.model.variables import ON_POOLED
-from bert_tf.text.vocabulary import check_size, guess_tokenizer, read_vocabulary, write_vocabulary
+from bert_tf.text import Tokenizer
+from bert_tf.text.vocabulary import check_size, guess_tokenizer, read_vocabulary
 from bert_tf.types import Json
 
 FORMAT = "google"
@@ -87,13 +88,12 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         "format": FORMAT,
         "settings": configs.other_settings(settings),
     }
-    if not has_description or checkpoint.tokenizer_settings:
+    if not has_description:
         pieces = read_vocabulary(vocabulary)
         check_size(pieces, checkpoint.config.vocab_size, vocabulary)
-        checkpoint.pieces = pieces
-        if not has_description:
-            checkpoint.tokenizer_settings, note = guess_tokenizer(pieces)
-            checkpoint.warnings.append(note)
+        tokenizer_settings, note = guess_tokenizer(pieces)
+        checkpoint.tokenizer = Tokenizer(pieces, **tokenizer_settings)
+        checkpoint.warnings.append(note)
     if not checkpoint.task:
         _find_head(checkpoint, store, has_description)
     table, shapes = weight_map(checkpoint.config), checkpoint.shapes()
@@ -146,8 +146,8 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     if checkpoint.step is not None:
         store[_STEP] = tensor_of(np.array(checkpoint.step, np.int64), _STEP)
     bundles.write_bundle(os.path.join(path, _CHECKPOINT), store)
-    if checkpoint.pieces:
-        write_vocabulary(os.path.join(path, _VOCABULARY), checkpoint.pieces)
+    if checkpoint.tokenizer:
+        checkpoint.tokenizer.save(path)
     # Google's other settings are written back at the top level; those of other formats stay in the description.
     google = checkpoint.source_metadata.get("format") == FORMAT
     described = dataclasses.replace(checkpoint, source_metadata={}) if google else checkpoint
@@ -239,7 +239,7 @@ def _unused_tensors(store: Mapping[str, Tensor], taken: set[str], known: set[str
 
 def _deviations(checkpoint: Checkpoint) -> list[str]:
     """Warnings on values that google-research/bert would compute differently, and on made-up variables."""
-    config, tokenizer = checkpoint.config, checkpoint.tokenizer_settings
+    config, tokenizer = checkpoint.config, checkpoint.tokenizer
     warnings: list[str] = []
     if not config.pooler:
         warnings.append(
@@ -263,11 +263,11 @@ def _deviations(checkpoint: Checkpoint) -> list[str]:
         warnings.append(
             f"google-research/bert's graph is float32 and cannot restore {kinds}: convert with --dtype=float32 for it"
         )
-    if tokenizer:
-        lower_case, strip_accents = tokenizer.get("lower_case", True), tokenizer.get("strip_accents")
-        if strip_accents not in (None, lower_case) or not tokenizer.get("split_cjk", True):
-            warnings.append(
-                "google-research/bert's tokenizer strips accents if it lower-cases, and splits Chinese characters: its "
-                "ids differ from those under this model's settings"
-            )
+    if tokenizer and not isinstance(tokenizer, Tokenizer):
+        warnings.append(f"google-research/bert has no tokenizer for {tokenizer.FILES[0]}")
+    elif tokenizer and (tokenizer.strip_accents != tokenizer.lower_case or not tokenizer.split_cjk):
+        warnings.append(
+            "google-research/bert's tokenizer strips accents if it lower-cases, and splits Chinese characters: its "
+            "ids differ from those under this model's settings"
+        )
     return warnings

@@ -44,7 +44,7 @@ def read_description(settings: Json, file: str) -> Checkpoint:
                 f"{file}: {field} is {settings.get(field)!r}, but the part {OURS!r} makes it {value!r}; restore "
                 "the one that was edited, or change both"
             )
-    return described
+    return directory.with_tokenizer(described, settings[OURS]["tokenizer"], os.path.dirname(file))
 
 
 def read_config(settings: Json, file: str, meta: str, warnings: list[str]) -> BertConfig:

@@ -22,6 +22,7 @@ from bert_tf.config.embeddings import VECTORS
 from bert_tf.errors import DataError
 from bert_tf.files import read_json, write_json
 from bert_tf.model.variables import HEADS, ON_POOLED, variable_shapes
+from bert_tf.text import Tokenizer
 from bert_tf.types import Json
 
 FORMAT = "huggingface"
@@ -82,7 +83,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     settings: Json = {**read_json(file, configs.Settings)}
     config = configs.read_config(settings, file)
     roberta, tokenizer_config = configs.is_roberta(settings["model_type"]), tokenizers.read_config(path)
-    pieces, tokenizer_settings, warnings = tokenizers.read_tokenizer(
+    tokenizer, warnings = tokenizers.read_tokenizer(
         path,
         tokenizer_config,
         config.vocab_size,
@@ -90,8 +91,8 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         # RoBERTa's tokenizer is hardly ever WordPiece, so it may be missing; for BERT, the file was forgotten.
         required=not roberta and not configs.lacks_tokenizer(settings),
     )
-    if sentence_modules.lower_cases(root) and not tokenizer_settings.get("lower_case", True):
-        tokenizer_settings |= {"lower_case": True, "strip_accents": bool(tokenizer_settings["strip_accents"])}
+    if sentence_modules.lower_cases(root) and isinstance(tokenizer, Tokenizer) and not tokenizer.lower_case:
+        tokenizer = Tokenizer(tokenizer.vocab, **tokenizer.get_config() | {"lower_case": True})
         warnings.append("tokenizer: texts are lower-cased, as do_lower_case beside modules.json says, for all uses")
     warnings += configs.unread(settings)
     limit, positions = tokenizer_config.get("model_max_length"), config.max_position_embeddings
@@ -126,8 +127,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         tensors=model.tensors | layers,
         vectors=vectors,
         no_vectors=no_vectors,
-        pieces=pieces,
-        tokenizer_settings=tokenizer_settings,
+        tokenizer=tokenizer,
         warnings=warnings + model.warnings,
         source_metadata={
             "format": FORMAT,
@@ -225,10 +225,8 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     stored = {full_name(name): tensor for name, tensor in write_mapped(table, tensors).items()}
     write_tensors(os.path.join(path, "model.safetensors"), stored)
     source_metadata = checkpoint.source_metadata if checkpoint.source_metadata.get("format") == FORMAT else {}
-    if checkpoint.pieces:
-        tokenizers.write_tokenizer(
-            path, checkpoint.pieces, checkpoint.tokenizer_settings, source_metadata.get("tokenizer_config", {}), config
-        )
+    if isinstance(checkpoint.tokenizer, Tokenizer):
+        tokenizers.write_tokenizer(path, checkpoint.tokenizer, source_metadata.get("tokenizer_config", {}), config)
     else:
         checkpoint.warnings.append(
             "no tokenizer was written, as the model's is not BERT's; copy its files from the source"

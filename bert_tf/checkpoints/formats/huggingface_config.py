@@ -217,7 +217,7 @@ def read_task(settings: Json, head: str, labels: list[str] | None, max_length: i
 
 
 def lacks_tokenizer(settings: Json) -> bool:
-    """Whether `to_settings` noted that the model has no WordPiece vocabulary."""
+    """Whether `to_settings` noted that the model has no vocabulary."""
     return _own(settings).get("wordpiece") is False
 
 
@@ -245,11 +245,11 @@ def model_type_for(checkpoint: Checkpoint) -> str:
             f"{offset} whose masked-LM head in Transformers is always erf_gelu, and model.activation is "
             f"{config.activation!r}{ELSEWHERE}"
         )
-    if checkpoint.pieces and checkpoint.pieces.index("[PAD]") != config.position_offset - 1:
+    if checkpoint.tokenizer and checkpoint.tokenizer.pad_id != config.position_offset - 1:
         # Transformers counts the positions of a RoBERTa by the tokens that are not padding.
         raise ConfigError(
-            f"{offset} which Transformers takes for one more than the id of [PAD], and that is "
-            f"{checkpoint.pieces.index('[PAD]')}{ELSEWHERE}"
+            f"{offset} which Transformers takes for one more than the id of {checkpoint.tokenizer.special_names.pad}, "
+            f"and that is {checkpoint.tokenizer.pad_id}{ELSEWHERE}"
         )
     source = checkpoint.source_metadata.get("model_type")
     return source if source in _STEMS and is_roberta(source) else "roberta"
@@ -263,7 +263,7 @@ def to_settings(checkpoint: Checkpoint, model_type: str, others: Json) -> Json:
         model_type: from `model_type_for`.
         others: from `other_settings`, or {}.
     """
-    config, head, task, pieces = checkpoint.config, checkpoint.head, checkpoint.task, checkpoint.pieces
+    config, head, task, tokenizer = checkpoint.config, checkpoint.head, checkpoint.task, checkpoint.tokenizer
     labels = checkpoint.labels
     settings: Json = {"architectures": [_STEMS[model_type] + _SUFFIXES[head]], "model_type": model_type}
     settings |= {name: getattr(config, ours) for ours, name in _FIELDS.items()}
@@ -277,11 +277,11 @@ def to_settings(checkpoint: Checkpoint, model_type: str, others: Json) -> Json:
     if is_roberta(model_type):
         settings["pad_token_id"] = config.position_offset - 1
     elif "pad_token_id" not in others:
-        settings["pad_token_id"] = pieces.index("[PAD]") if pieces else 0
+        settings["pad_token_id"] = tokenizer.pad_id if tokenizer else 0
     if labels:
         settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
         settings["label2id"] = {label: number for number, label in enumerate(labels)}
     if head == "classification" and task and not (task["name"] == head and labels and len(labels) == 1):
         settings["problem_type"] = _PROBLEMS[task["name"]]  # Transformers expects none for a single class
-    own = ({"task": task} if task and head else {}) | ({} if pieces else {"wordpiece": False})
+    own = ({"task": task} if task and head else {}) | ({} if tokenizer else {"wordpiece": False})
     return others | settings | ({"bert_tf": own} if own else {})

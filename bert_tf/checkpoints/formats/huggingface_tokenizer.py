@@ -7,8 +7,9 @@ from typing import TypedDict
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.files import checked, read_json, write_json
+from bert_tf.text import Tokenizer
 from bert_tf.text.codepoints import SPECIAL_PIECES
-from bert_tf.text.vocabulary import check_size, check_vocabulary, read_vocabulary, write_vocabulary
+from bert_tf.text.vocabulary import check_size, check_vocabulary, read_vocabulary
 from bert_tf.types import Json
 
 # Classes that handle text as BERT does, with or without "Fast" at the end; None is the default of a BERT model.
@@ -81,7 +82,7 @@ def _read_library(file: str) -> Json | None:
 
 def read_tokenizer(
     path: str, config: Json, vocab_size: int, *, default_class: str | None, required: bool
-) -> tuple[list[str] | None, Json, list[str]]:
+) -> tuple[Tokenizer | None, list[str]]:
     """Reads vocabulary and settings, as Transformers would use them.
 
     Args:
@@ -92,8 +93,7 @@ def read_tokenizer(
         required: whether it is an error if the directory has no tokenizer at all.
 
     Returns:
-        The pieces by id (None if the ids do not come from a BERT tokenizer), keyword arguments of `Tokenizer`, and
-        warnings.
+        The tokenizer (None if the ids do not come from a BERT tokenizer), and warnings.
     """
     vocab, fast = os.path.join(path, "vocab.txt"), os.path.join(path, "tokenizer.json")
     library = _read_library(fast)
@@ -101,7 +101,7 @@ def read_tokenizer(
     bare = name.removesuffix("Fast") if name else None
     reason = _foreign(path, library, bare, os.path.exists(vocab))
     if reason:
-        return None, {}, [f"tokenizer: none, as {reason}; the ids must come from the model's own tokenizer"]
+        return None, [f"tokenizer: none, as {reason}; the ids must come from the model's own tokenizer"]
     warnings: list[str] = []
     pieces, source = None, vocab
     if os.path.exists(vocab):
@@ -119,11 +119,7 @@ def read_tokenizer(
     if pieces is None:
         if required:
             raise DataError(f"{path}: neither vocab.txt nor tokenizer.json; download the one of this model")
-        return (
-            None,
-            {},
-            ["tokenizer: none, as the directory has none; the ids must come from the model's own tokenizer"],
-        )
+        return None, ["tokenizer: none, as the directory has none; the ids must come from the model's own tokenizer"]
     added = _append_added(pieces, path, config, library)
     if added:
         warnings.append(
@@ -133,10 +129,10 @@ def read_tokenizer(
     warnings += _unread(path, config, library)
     check_vocabulary(pieces, source)
     check_size(pieces, vocab_size, source)
-    settings = {ours: config.get(theirs, default) for ours, (theirs, _, default) in _SETTINGS.items()}
+    settings: Json = {ours: config.get(theirs, default) for ours, (theirs, _, default) in _SETTINGS.items()}
     if library:
         settings = _settled(settings, library["normalizer"], bare in _GENERIC_CLASSES, warnings)
-    return pieces, settings, warnings
+    return Tokenizer(pieces, **settings), warnings
 
 
 def _foreign(path: str, library: Json | None, name: str | None, has_vocab: bool) -> str | None:
@@ -256,19 +252,21 @@ def other_settings(config: Json) -> Json:
     return {name: value for name, value in config.items() if name not in generated | _NOT_KEPT}
 
 
-def write_tokenizer(path: str, pieces: list[str], settings: Json, config: Json, model: BertConfig) -> None:
+def write_tokenizer(path: str, tokenizer: Tokenizer, config: Json, model: BertConfig) -> None:
     """Writes vocab.txt and tokenizer_config.json.
 
     Args:
         path: directory.
-        pieces: the vocabulary by id.
-        settings: keyword arguments of `Tokenizer`.
+        tokenizer: to write.
         config: from `other_settings`, or {}.
         model: config of the model.
     """
-    write_vocabulary(os.path.join(path, "vocab.txt"), pieces)
+    tokenizer.save(path)
+    settings: Json = {**tokenizer.get_config()}
+    if settings["strip_accents"] == settings["lower_case"]:
+        settings["strip_accents"] = None  # Transformers' default
     result: Json = {"model_max_length": model.max_position_embeddings} | config | {"tokenizer_class": "BertTokenizer"}
-    result |= {theirs: settings.get(ours, default) for ours, (theirs, _, default) in _SETTINGS.items()}
+    result |= {theirs: settings[ours] for ours, (theirs, _, _) in _SETTINGS.items()}
     result |= dict(zip(_SPECIAL_NAMES, SPECIAL_PIECES, strict=True))
     if model.type_vocab_size < 2:
         # Otherwise Transformers' BERT tokenizer uses types 0 and 1 for a pair, and the model has no row for 1.

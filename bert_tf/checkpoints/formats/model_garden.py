@@ -23,6 +23,7 @@ from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.files import read_json
+from bert_tf.text import Tokenizer
 from bert_tf.text.vocabulary import check_size, guess_tokenizer, read_vocabulary
 from bert_tf.types import Json
 
@@ -361,7 +362,7 @@ def _add_unused(checkpoint: Checkpoint, unused: set[str], prefix: str) -> None:
 
 
 def _add_vocabulary(checkpoint: Checkpoint, folder: str, lower_case: Tensor | None) -> None:
-    """Sets pieces and tokenizer settings; `lower_case` holds one bool, and is None if the checkpoint lacks it."""
+    """Sets the tokenizer; `lower_case` holds one bool, and is None if the checkpoint lacks it."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     files = sorted(file for file in names if "vocab" in file and file.endswith(".txt"))
     if len(files) != 1:
@@ -369,14 +370,14 @@ def _add_vocabulary(checkpoint: Checkpoint, folder: str, lower_case: Tensor | No
         checkpoint.warnings.append(f"no vocabulary: expected one file *vocab*.txt in {folder}, found {found}")
         return
     file = os.path.join(folder, files[0])
-    checkpoint.pieces = read_vocabulary(file)
-    check_size(checkpoint.pieces, checkpoint.config.vocab_size, file)
-    settings, note = guess_tokenizer(checkpoint.pieces)
-    checkpoint.tokenizer_settings = settings
+    pieces = read_vocabulary(file)
+    check_size(pieces, checkpoint.config.vocab_size, file)
+    settings, note = guess_tokenizer(pieces)
     if lower_case is None:
         checkpoint.warnings.append(note)
     else:  # Model Garden's tokenizer strips accents if it lower-cases
-        checkpoint.tokenizer_settings = settings | {"lower_case": bool(number(lower_case, file)), "strip_accents": None}
+        settings["lower_case"] = settings["strip_accents"] = bool(number(lower_case, file))
+    checkpoint.tokenizer = Tokenizer(pieces, **settings)
 
 
 def _find(store: Mapping[str, Tensor]) -> tuple[WeightMap, int] | None:

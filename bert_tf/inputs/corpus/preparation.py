@@ -14,7 +14,7 @@ import os
 import re
 import struct
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -36,7 +36,7 @@ from bert_tf.inputs.corpus.shards import (
 )
 from bert_tf.inputs.identity import digest, tokenizer_identity
 from bert_tf.inputs.masking import mark_words, unmark_words
-from bert_tf.text import Tokenizer
+from bert_tf.text import BaseTokenizer
 from bert_tf.types import Json
 
 # A worker reads a shard of this size within minutes, so that a restart repeats little work.
@@ -51,20 +51,17 @@ _HASH = np.dtype([("high", "<u8"), ("low", "<u8"), ("shard", "<u4"), ("file", "<
 _INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x9f\u00ad\u200b-\u200f\u2060\ufeff\ufffd]")
 
 
-def plan(
-    files: Sequence[str], layout: str, pieces: Sequence[str], tokenizer_config: Mapping[str, Any], shards: int = 0
-) -> Json:
+def plan(files: Sequence[str], layout: str, tokenizer: BaseTokenizer, shards: int = 0) -> Json:
     """Assigns files to shards of about the same size, in the order of the files.
 
     Args:
         files: text files as `readers.find_files` returns them.
         layout: "sentences" or "documents".
-        pieces: the wordpieces of the vocabulary, by id.
-        tokenizer_config: keyword arguments of `Tokenizer`.
+        tokenizer: what `prepare` will tokenize with.
         shards: number of shards, at most one per file; 0 for one per 100 MB of files.
 
     Returns:
-        dict, JSON-ready: layout, pieces, tokenizer_config, and groups: for each shard a list of [path, bytes,
+        dict, JSON-ready: layout, tokenizer (`tokenizer_identity`), and groups: for each shard a list of [path, bytes,
         modification time in ns].
     """
     stats = [tf.io.gfile.stat(file) for file in files]
@@ -76,10 +73,16 @@ def plan(
     groups: list[list[list[Any]]] = [[] for _ in range(shard_of.max() + 1)]
     for file, stat, shard in zip(files, stats, shard_of, strict=True):
         groups[shard].append([file, stat.length, stat.mtime_nsec])
-    return {"layout": layout, "pieces": pieces, "tokenizer_config": tokenizer_config, "groups": groups}
+    return {"layout": layout, "tokenizer": tokenizer_identity(tokenizer), "groups": groups}
 
 
-def prepare(planned: Json, output: str, options: PipelineOptions | None = None, max_bad_share: float = 0.01) -> Json:
+def prepare(
+    planned: Json,
+    tokenizer: BaseTokenizer,
+    output: str,
+    options: PipelineOptions | None = None,
+    max_bad_share: float = 0.01,
+) -> Json:
     """Runs the pipeline.
 
     A shard and then its index get their final names when they are complete, corpus.json when all are. After an
@@ -87,6 +90,7 @@ def prepare(planned: Json, output: str, options: PipelineOptions | None = None, 
 
     Args:
         planned: the result of `plan`.
+        tokenizer: that of the plan.
         output: directory, on a file system that TensorFlow supports and all workers can access.
         max_bad_share: largest share of sentences that may be invalid UTF-8; more is a DataError.
 
@@ -110,7 +114,7 @@ def prepare(planned: Json, output: str, options: PipelineOptions | None = None, 
         )
         numbered = shards | "Number" >> beam.Map(lambda number: (number, b""))
         joined = (numbered, duplicates) | "Join" >> beam.Flatten() | "Group by shard" >> beam.GroupByKey()
-        joined | "Write" >> beam.ParDo(_Write(planned, output))
+        joined | "Write" >> beam.ParDo(_Write(planned, tokenizer, output))
     names = [shard_name(number, count) for number in range(count)]
     counts: collections.Counter[str] = collections.Counter()
     for name in names:
@@ -121,11 +125,10 @@ def prepare(planned: Json, output: str, options: PipelineOptions | None = None, 
             f"{max_bad_share:.3%}; convert the files of another encoding (iconv -f CP949 -t UTF-8), and no others, or "
             "raise --max_bad_share"
         )
-    tokenizer = Tokenizer(planned["pieces"], **planned["tokenizer_config"])
     description = {
         "plan": digest(planned),
         "layout": planned["layout"],
-        "tokenizer": tokenizer_identity(tokenizer),
+        "tokenizer": planned["tokenizer"],
         "counts": dict(sorted(counts.items())),
         "shards": [name + ENDING for name in names],
     }
@@ -180,19 +183,14 @@ def _duplicates(item: tuple[int, Iterable[bytes]]) -> Iterator[tuple[int, bytes]
 class _Write(beam.DoFn):
     """Writes a shard and its index, unless they exist. Takes (number of the shard, blocks of `_duplicates`)."""
 
-    def __init__(self, planned: Json, output: str) -> None:
-        self._plan, self._output = planned, output
-
-    def setup(self) -> None:
-        self._tokenizer = Tokenizer(self._plan["pieces"], **self._plan["tokenizer_config"])
+    def __init__(self, planned: Json, tokenizer: BaseTokenizer, output: str) -> None:
+        self._plan, self._tokenizer, self._output = planned, tokenizer, output
 
     def process(self, item: tuple[int, Iterable[bytes]]) -> None:
         number, blocks = item
         duplicates = np.sort(np.frombuffer(b"".join(blocks), _HASH), order=("file", "document"))
         positions = duplicates[["file", "document"]].tolist()
-        made_of = digest(
-            [self._plan["layout"], tokenizer_identity(self._tokenizer), self._plan["groups"][number], positions]
-        )
+        made_of = digest([self._plan["layout"], self._plan["tokenizer"], self._plan["groups"][number], positions])
         base = os.path.join(self._output, shard_name(number, len(self._plan["groups"])))
         with data_errors(base + ENDING):
             if not _is_complete(base, made_of):

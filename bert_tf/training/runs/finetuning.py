@@ -161,7 +161,7 @@ def _load(config: FinetuneConfig, init: str, dtype: str | None = None) -> tuple[
     needs_pooler = task_of(task_config).head(to_dict(task_config)) in ON_POOLED
     encoder, tokenizer = load(init, pooler=needs_pooler or None, dtype=dtype)
     if tokenizer is None:
-        raise DataError(f"{init}: no WordPiece vocabulary to tokenize text with; expected a checkpoint with vocab.txt")
+        raise DataError(f"{init}: no vocabulary to tokenize text with; expected a checkpoint with its tokenizer")
     identity = {
         "model": to_dict(encoder.config),
         "tokenizer": tokenizer_identity(tokenizer)["fingerprint"],

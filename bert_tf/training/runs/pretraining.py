@@ -7,7 +7,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from bert_tf.config import BertConfig, PretrainConfig, to_dict
+from bert_tf.config import BertConfig, PretrainConfig
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.corpus import Corpus, check_unchanged, corpus_identity, find_corpus
 from bert_tf.inputs.corpus.dataset import check_corpus, pair_warning, pretraining_dataset, reading
@@ -17,8 +17,7 @@ from bert_tf.inputs.masking import Masker
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.mlm_and_nsp import Pretraining
-from bert_tf.text import Tokenizer
-from bert_tf.text.base import BaseTokenizer
+from bert_tf.text import BaseTokenizer, open_tokenizer
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.phases import Input, split
 from bert_tf.training.reporter import SILENT, Reporter
@@ -68,7 +67,7 @@ def pretrain(
     split(config.train, config.train.steps, strategy.num_replicas_in_sync)  # raises errors before the corpus is read
     files = find_corpus(config.input)
     validation = find_corpus(config.validation) if config.validation else []
-    tokenizer = Tokenizer(**to_dict(config.tokenizer))
+    tokenizer = open_tokenizer(config.tokenizer.vocab, config.tokenizer)
     # Data settings and batch size of each phase.
     phases = [
         (config.data.in_phase(phase), config.train.in_phase(phase).batch_size) for phase in config.train.phases
@@ -127,7 +126,7 @@ def _model_config(config: PretrainConfig, tokenizer: BaseTokenizer, longest: int
     if model.vocab_size != tokenizer.vocab_size:
         raise ConfigError(
             f"model.vocab_size is {model.vocab_size}, but {config.tokenizer.vocab} has "
-            f"{tokenizer.vocab_size} wordpieces; set model.vocab_size=0 to use the vocabulary's size"
+            f"{tokenizer.vocab_size} pieces; set model.vocab_size=0 to use the vocabulary's size"
         )
     if longest > model.max_position_embeddings:
         raise ConfigError(

@@ -18,6 +18,7 @@ from bert_tf.files import replacing, write_json
 from bert_tf.locks import locked
 from bert_tf.metrics.statistics import mean_and_deviation
 from bert_tf.progress import log
+from bert_tf.text.kinds import FILES as VOCABULARIES
 from bert_tf.training.reporter import CURVES, PAGE, SILENT, Reporter
 from bert_tf.training.runs import finetuning
 from bert_tf.training.runs.runner import DivergedError, expect, isolated_session, results_of
@@ -26,7 +27,7 @@ from bert_tf.training.strategy import is_chief
 from bert_tf.types import Json
 
 # Copied from the best run to the model directory; the files that make it a model come last.
-_COPIED = (CURVES, PAGE, "vocab.txt", "model.safetensors", "config.json")
+_COPIED = (CURVES, PAGE, *VOCABULARIES, "model.safetensors", "config.json")
 # Keys of the best run's results in the summary.
 _SUMMARIZED = ("task", "measure", "baseline", "steps", "final")
 _NEEDED = (*_SUMMARIZED, "seconds", "inputs")  # of each run's

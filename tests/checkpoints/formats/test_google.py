@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import bert_tf
 from bert_tf.checkpoints import open_checkpoint
 from bert_tf.checkpoints.formats import google
 from bert_tf.checkpoints.tensor import Tensor
@@ -19,7 +20,7 @@ from bert_tf.checkpoints.tensor_files import bundles
 from bert_tf.errors import ConfigError, DataError
 from tests import packages
 from tests.checkpoints.google_modeling import LABELS as GOOGLE_LABELS
-from tests.checkpoints.small import LABELS, TASKS, assert_same, small_checkpoint
+from tests.checkpoints.small import LABELS, TASKS, assert_same, assert_same_tokenizer, small_checkpoint
 from tests.errors import raises
 from tests.model.numpy_bert import softmax
 from tests.model.small import PIECES, inputs_for
@@ -254,8 +255,7 @@ def test_a_model_is_restored_bit_for_bit(tmp_path, head):
     with_slots(checkpoint)
     back = open_checkpoint(written(tmp_path / "google", checkpoint))
     assert_same(checkpoint, back)
-    assert (back.task, back.pieces, back.step) == (checkpoint.task, checkpoint.pieces, checkpoint.step)
-    assert back.tokenizer_settings == checkpoint.tokenizer_settings
+    assert (back.task, back.step) == (checkpoint.task, checkpoint.step)
     assert back.slots.keys() == checkpoint.slots.keys()
     for path, slot in checkpoint.slots.items():
         np.testing.assert_array_equal(back.slots[path].read(), slot.read(), err_msg=path)
@@ -328,7 +328,7 @@ def test_settings_that_google_computes_differently_are_kept_with_a_warning(tmp_p
 
 def test_a_model_like_googles_has_no_warnings(tmp_path):
     checkpoint, _ = small_checkpoint("pretraining")
-    checkpoint.tokenizer_settings = {"lower_case": True, "strip_accents": None, "split_cjk": True}
+    checkpoint.tokenizer = bert_tf.Tokenizer(checkpoint.tokenizer.vocab)
     written(tmp_path / "google", checkpoint)
     assert checkpoint.warnings == []
 
@@ -373,7 +373,7 @@ def test_a_bare_encoder_fine_tuned_by_google_has_the_new_head(tmp_path):
     shutil.copy(encoder / "bert_config.json", tuned)
     checkpoint = open_checkpoint(tuned)
     assert (checkpoint.head, checkpoint.config.pooler) == ("classification", True)
-    assert checkpoint.tokenizer_settings == small_checkpoint()[0].tokenizer_settings  # of the description
+    assert_same_tokenizer(checkpoint.tokenizer, small_checkpoint()[0].tokenizer)  # of the description
     checkpoint.model()
 
 
@@ -414,10 +414,10 @@ def test_an_unneeded_pooler_may_be_missing(directory, head, pooler):
 def test_lower_casing_is_guessed_from_the_vocabulary_and_reported(directory):
     path = directory()
     checkpoint = open_checkpoint(path)
-    assert checkpoint.tokenizer_settings == {"lower_case": True, "strip_accents": True, "split_cjk": True}
+    assert checkpoint.tokenizer.get_config() == {"lower_case": True, "strip_accents": True, "split_cjk": True}
     (path / "vocab.txt").write_text("\n".join([*PIECES[:-1], "Good"]))
     checkpoint = open_checkpoint(path)
-    assert checkpoint.tokenizer_settings == {"lower_case": False, "strip_accents": False, "split_cjk": True}
+    assert checkpoint.tokenizer.get_config() == {"lower_case": False, "strip_accents": False, "split_cjk": True}
     assert any("keeps case" in note and "'Good'" in note for note in checkpoint.warnings)
 
 
@@ -623,7 +623,7 @@ config = bert_tf.BertConfig.from_name("large")
 tensors = {path: random(shape) for path, shape in variable_shapes(config).items()}
 pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(config.vocab_size - 5))]
 if sys.argv[1] == "write":
-    google.write(Checkpoint(config, tensors, pieces=pieces, tokenizer_settings={"lower_case": True}), sys.argv[2])
+    google.write(Checkpoint(config, tensors, tokenizer=bert_tf.Tokenizer(pieces)), sys.argv[2])
 else:
     for tensor in google.read(sys.argv[2]).tensors.values():
         tensor.read()

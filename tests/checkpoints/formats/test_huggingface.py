@@ -324,7 +324,7 @@ def small_roberta(head=None, **config):
     shape = {"position_offset": 2, "type_vocab_size": 1, "activation": "erf_gelu"}
     checkpoint, model = small(head, **(shape | config))
     pieces = [PIECES[1], PIECES[0], *PIECES[2:]]
-    return dataclasses.replace(checkpoint, pieces=pieces), model
+    return dataclasses.replace(checkpoint, tokenizer=bert_tf.Tokenizer(pieces, lower_case=False)), model
 
 
 def edit(path, file="config.json", **changes):
@@ -343,7 +343,6 @@ def assert_round_trip(checkpoint, path):
     again = huggingface.read(str(path))
     assert_same(checkpoint, again)
     assert names == {name: tensor.source for name, tensor in again.tensors.items()}
-    assert (again.pieces, again.tokenizer_settings) == (checkpoint.pieces, checkpoint.tokenizer_settings)
     assert again.task == checkpoint.task
     assert not again.unused_tensors
     return again
@@ -533,7 +532,7 @@ def test_max_length_is_limited_by_the_tokenizer_and_the_positions(tmp_path, limi
 def test_the_padding_token_is_that_of_the_vocabulary(tmp_path):
     checkpoint, _ = small()
     pieces = [PIECES[1], PIECES[0], *PIECES[2:]]
-    huggingface.write(dataclasses.replace(checkpoint, pieces=pieces), str(tmp_path))
+    huggingface.write(dataclasses.replace(checkpoint, tokenizer=bert_tf.Tokenizer(pieces)), str(tmp_path))
     assert json.loads((tmp_path / "config.json").read_text())["pad_token_id"] == 1
 
 
@@ -542,7 +541,7 @@ def test_the_padding_token_is_that_of_the_vocabulary(tmp_path):
 
 def test_a_roberta_without_wordpiece_is_read_without_a_tokenizer(tmp_path):
     checkpoint, model = small_roberta("masked_lm")
-    checkpoint = dataclasses.replace(checkpoint, pieces=None, tokenizer_settings={})
+    checkpoint = dataclasses.replace(checkpoint, tokenizer=None)
     assert_round_trip(checkpoint, tmp_path)
     (tmp_path / "vocab.json").write_text("{}")
     again, tokenizer, _ = load_model(str(tmp_path))
@@ -752,8 +751,8 @@ def test_the_vocabulary_is_found_in_tokenizer_json(tmp_path, tensors):
     fast_tokenizer(tmp_path, lowercase=False, strip_accents=True, handle_chinese_chars=False)
     tokenizer_config(tmp_path, tokenizer_class="PreTrainedTokenizerFast")
     checkpoint = huggingface.read(path)
-    assert checkpoint.pieces == PIECES
-    assert checkpoint.tokenizer_settings == {"lower_case": False, "strip_accents": True, "split_cjk": False}
+    assert checkpoint.tokenizer.vocab == PIECES
+    assert checkpoint.tokenizer.get_config() == {"lower_case": False, "strip_accents": True, "split_cjk": False}
 
 
 @pytest.mark.parametrize(
@@ -765,7 +764,7 @@ def test_if_the_files_disagree_the_class_decides_as_in_transformers(tmp_path, te
     fast_tokenizer(tmp_path, lowercase=False)
     tokenizer_config(tmp_path, do_lower_case=True, **({"tokenizer_class": name} if name else {}))
     checkpoint = huggingface.read(path)
-    assert checkpoint.tokenizer_settings["lower_case"] == lower_case
+    assert checkpoint.tokenizer.lower_case == lower_case
     assert any(
         note.startswith("tokenizer: lower_case is True in tokenizer_config.json and False")
         for note in checkpoint.warnings
@@ -776,7 +775,7 @@ def test_tokenizer_json_is_preferred_to_vocab_txt(tmp_path, tensors):
     path = write(tmp_path, tensors, pieces=PIECES[:-2] + PIECES[:-3:-1])
     fast_tokenizer(tmp_path)
     checkpoint = huggingface.read(path)
-    assert checkpoint.pieces == PIECES
+    assert checkpoint.tokenizer.vocab == PIECES
     assert any("different pieces" in note for note in checkpoint.warnings)
 
 
@@ -791,7 +790,7 @@ def test_added_tokens_complete_the_vocabulary(tmp_path, tensors, where):
     else:
         fast_tokenizer(tmp_path, PIECES[:-2], added=added)
     checkpoint = huggingface.read(path)
-    assert checkpoint.pieces == PIECES
+    assert checkpoint.tokenizer.vocab == PIECES
     assert any("added tokens" in note for note in checkpoint.warnings)
 
 
@@ -815,7 +814,7 @@ def test_a_model_with_an_unsupported_tokenizer_is_read_without_one(tmp_path, ten
     (tmp_path / "vocab.txt").unlink()
     fast_tokenizer(tmp_path, **kind)
     checkpoint = huggingface.read(path)
-    assert checkpoint.tokenizer() is None
+    assert checkpoint.tokenizer is None
     assert any(reason in note for note in checkpoint.warnings)
 
 
@@ -823,7 +822,7 @@ def test_a_model_whose_tokenizer_class_splits_words_differently_is_read_without_
     path = write(tmp_path, tensors)
     tokenizer_config(tmp_path, tokenizer_class="BertJapaneseTokenizer")
     checkpoint = huggingface.read(path)
-    assert checkpoint.tokenizer() is None
+    assert checkpoint.tokenizer is None
     assert any("BertJapaneseTokenizer is not BERT's WordPiece" in note for note in checkpoint.warnings)
 
 

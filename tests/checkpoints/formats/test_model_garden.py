@@ -237,24 +237,24 @@ def test_other_variables_are_listed_as_unused_with_reasons_and_the_step_is_kept(
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_the_saved_model_determines_whether_its_tokenizer_lower_cases(tmp_path, tensors, lower_case):
     path = write_saved_model(tmp_path / "model", variables(tensors), lower_case=lower_case)
-    tokenizer = open_checkpoint(path).tokenizer()
+    tokenizer = open_checkpoint(path).tokenizer
     assert (tokenizer.lower_case, tokenizer.strip_accents) == (lower_case, lower_case)
 
 
 def test_without_a_setting_the_vocabulary_determines_lower_casing(tmp_path, tensors):
     path = write_saved_model(tmp_path / "lower", variables(tensors))
-    assert open_checkpoint(path).tokenizer_settings["lower_case"]
+    assert open_checkpoint(path).tokenizer.lower_case
     pieces = [piece.upper() if len(piece) == 1 else piece for piece in PIECES]
     path = write_saved_model(tmp_path / "upper", variables(tensors), pieces, asset="cased_vocab.txt")
     checkpoint = open_checkpoint(path)
-    assert not checkpoint.tokenizer_settings["lower_case"]
+    assert not checkpoint.tokenizer.lower_case
     assert any("guessed from the vocabulary" in note for note in checkpoint.warnings)
 
 
 def test_a_model_without_a_vocabulary_is_read_with_a_warning(tmp_path, tensors):
     path = write_saved_model(tmp_path / "model", variables(tensors), pieces=None)
     checkpoint = open_checkpoint(path)
-    assert checkpoint.pieces is None
+    assert checkpoint.tokenizer is None
     assert any(note.startswith("no vocabulary") for note in checkpoint.warnings)
     assert bert_tf.load(path)[1] is None
 
@@ -471,7 +471,7 @@ def test_models_written_by_the_library_give_its_outputs(library, name, head, low
     checkpoint = open_checkpoint(str(library / name))
     assert checkpoint.head == head
     assert checkpoint.step == (12 if name == "pretrainer" else None)
-    assert checkpoint.tokenizer_settings["lower_case"] == lower_case
+    assert checkpoint.tokenizer.lower_case == lower_case
     assert checkpoint.config.activation == "tanh_gelu"
     theirs = dict(np.load(library / f"{name}.npz"))
     ours = dict(checkpoint.model()(WITH_POSITIONS if head else features()))

@@ -51,8 +51,8 @@ def random_files(files=5, seed=0):
 
 
 def prepared(files, output, shards=2, max_bad_share=0.01, **choices):
-    planned = plan(files, "sentences", [*SPECIALS, *WORDS], tokenizer().get_config() | choices, shards)
-    return prepare(planned, str(output), max_bad_share=max_bad_share)
+    chosen = tokenizer(**choices)
+    return prepare(plan(files, "sentences", chosen, shards), chosen, str(output), max_bad_share=max_bad_share)
 
 
 def ids_of(files, **data):

@@ -1,0 +1,62 @@
+"""Tokenizers of every kind written to files and opened again."""
+
+import pickle
+
+import pytest
+
+from bert_tf.config.data import TokenizerSettings
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.identity import tokenizer_identity
+from bert_tf.text import Tokenizer, open_tokenizer, saved_tokenizer
+from bert_tf.text.vocabulary import read_vocabulary
+from tests.errors import raises
+from tests.text.small import KINDS
+
+TEXTS = ["A fine film, isn't it?", "Ünbekannt 한국어 😀", "", " <mask>  x"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_tokenizer_is_opened_again(kind, tmp_path):
+    tokenizer = KINDS[kind]()
+    tokenizer.save(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(tokenizer.FILES)
+    again = saved_tokenizer(str(tmp_path), tokenizer.description)
+    by_name = open_tokenizer(tmp_path / tokenizer.FILES[0], TokenizerSettings())
+    for other in (again, by_name, pickle.loads(pickle.dumps(tokenizer))):
+        assert type(other) is type(tokenizer)
+        assert (other.vocab, other.description) == (tokenizer.vocab, tokenizer.description)
+        assert other.tokenize(TEXTS, special_tokens=True).to_list() == (
+            tokenizer.tokenize(TEXTS, special_tokens=True).to_list()
+        )
+        assert tokenizer_identity(other) == tokenizer_identity(tokenizer)
+
+
+def test_settings_and_vocabulary_change_the_fingerprint():
+    prints = [tokenizer_identity(make())["fingerprint"] for make in KINDS.values()]
+    prints.append(tokenizer_identity(Tokenizer(KINDS["wordpiece"]().vocab, lower_case=False))["fingerprint"])
+    assert len(set(prints)) == len(prints)
+
+
+def test_the_identity_of_wordpiece_is_that_of_earlier_runs():
+    identity = tokenizer_identity(Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
+    assert identity["fingerprint"] == "6a8444aca837d8c9"
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "unigram"])
+def test_other_vocabularies_are_not_taken_for_wordpiece(kind, tmp_path):
+    tokenizer = KINDS[kind]()
+    tokenizer.save(tmp_path)
+    with raises(DataError, tokenizer.FILES[0], "expected the vocab.txt of WordPiece", type(tokenizer).__name__):
+        read_vocabulary(tmp_path / tokenizer.FILES[0])
+    pieces = [*tokenizer.vocab, "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join(piece for piece in pieces if piece.isprintable()), encoding="utf-8")
+    with raises(DataError, "vocab.txt", "none with ##; expected WordPiece"):
+        read_vocabulary(tmp_path / "vocab.txt")
+
+
+def test_an_unknown_kind_and_a_missing_file_are_named(tmp_path):
+    with raises(ConfigError, "tokenizer.kind is", "wordpiece, byte_bpe, sentencepiece"):
+        saved_tokenizer(str(tmp_path), {"kind": "characters"})
+    (tmp_path / "vocab.json").write_text("{}")
+    with raises(DataError, str(tmp_path / "merges.txt")):
+        open_tokenizer(tmp_path / "vocab.json", TokenizerSettings())
