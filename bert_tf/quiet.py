@@ -18,20 +18,33 @@ def import_tensorflow() -> None:
     Its C++ parts print a dozen lines about oneDNN, CUDA and absl that no setting silences. TF_CPP_MIN_LOG_LEVEL=0 shows
     them. Nothing is collected meanwhile: looking for garbage in what is being imported takes a quarter of the time.
     """
-    if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":
+    if "tensorflow" in sys.modules:
+        return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with standard_error_closed():
+            import tensorflow
+
+            tensorflow.config.list_physical_devices()  # looks for GPUs, and complains, without starting them
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def standard_error_closed() -> Iterator[None]:
+    """Hides what C++ code prints, for which there is no setting. TF_CPP_MIN_LOG_LEVEL=0 shows it."""
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+        yield
         return
     sys.stderr.flush()
     stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 2)
-    collecting = gc.isenabled()
-    gc.disable()
     try:
-        import tensorflow
-
-        tensorflow.config.list_physical_devices()  # looks for GPUs, and complains, without starting them
+        yield
     finally:
-        if collecting:
-            gc.enable()
         os.dup2(stderr, 2)
         os.close(stderr)
         os.close(devnull)

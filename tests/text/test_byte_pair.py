@@ -262,3 +262,9 @@ def test_a_vocabulary_whose_merges_depend_on_more_than_the_string_is_refused(lea
     bytes_and_specials = [piece for piece in learned[0] if len(piece) == 1 or piece in SPECIALS]
     with raises(DataError, "'abc'"):
         BytePairTokenizer([*bytes_and_specials, "bc", "ab", "abc"], ["b c", "a b", "ab c"])
+
+
+def test_nothing_is_printed_when_a_tokenizer_is_created(tokenizer, capfd):
+    changed = BytePairTokenizer(tokenizer.vocab, tokenizer.merges[:-1])  # another model, so another resource
+    changed.tokenize(["a b"])
+    assert capfd.readouterr().err == ""
