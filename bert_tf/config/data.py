@@ -24,10 +24,11 @@ class PretrainingData:
         pairs: "nsp": two segments, the second from another document half of the time (BERT); "sop": two segments,
             swapped half of the time (ALBERT); "none": full sentences across documents, only the masked language model
             (RoBERTa).
-        max_length: maximum tokens per sequence, including [CLS] and [SEP].
+        max_length: maximum tokens per sequence, including special tokens.
         masking: unit that is masked: "token" (BERT), "whole_word" (its later models) or "span" (SpanBERT). With
             "causal_lm" nothing is masked, and each position predicts the next token; needs model.attention "causal".
-        words: for "whole_word" and "span": "pieces" (each wordpiece without ## starts a word) or "spaces" (words are
+        words: for "whole_word" and "span": "pieces" (each wordpiece without ## starts a word; of other tokenizers, each
+            piece with white space in front, so that punctuation belongs to the word before it) or "spaces" (words are
             separated by white space and punctuation: for Korean that contains Chinese characters, or segmented text).
         mask_on: "host" (in the input pipeline) or "device" (in the training step); both give the same masks.
         max_predictions: maximum masked tokens per sequence.
@@ -47,7 +48,7 @@ class PretrainingData:
     service: str = ""
     service_workers: int = setting(1, at_least=1, at_most=100_000)
     pairs: str = setting("nsp", choices=("nsp", "sop", "none"))
-    # The shortest pair has two tokens and three special tokens.
+    # The shortest pair has two tokens and three special tokens; some tokenizers need more (`check_corpus`).
     max_length: int = setting(128, at_least=5, at_most=1_000_000)
     masking: str = setting("token", choices=("token", "whole_word", "span", "causal_lm"))
     words: str = setting("pieces", choices=("pieces", "spaces"))
@@ -62,6 +63,11 @@ class PretrainingData:
     def in_phase(self, phase: "PhaseConfig") -> Self:
         """The settings during a phase of the run."""
         return dataclasses.replace(self, **phase.own("max_length", "max_predictions"))
+
+    @property
+    def masks_words(self) -> bool:
+        """Whether the units that are masked are words."""
+        return self.masking in ("whole_word", "span")
 
     @property
     def shares_rows(self) -> bool:
@@ -79,7 +85,7 @@ class PretrainingData:
                 f"{self.max_predictions}; set data.pairs=none and data.max_predictions={self.max_length - 1}: all "
                 "tokens but the first are predicted"
             )
-        if self.masking in ("token", "causal_lm") and self.words != "pieces":
+        if self.words != "pieces" and not self.masks_words:
             raise ConfigError(
                 f"data.words is {self.words!r}, but data.masking {self.masking!r} ignores words; set data.masking "
                 "to whole_word or span, or leave data.words out"

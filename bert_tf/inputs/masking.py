@@ -30,16 +30,16 @@ class Masker:
     Every seed gives a new selection of tokens for the model to predict. A row of n tokens has a budget of
     min(max_predictions, max(1, round(masking_rate * n))) predictions.
 
-    * "token": as many tokens as the budget allows, drawn uniformly from the tokens other than [CLS] and [SEP].
+    * "token": as many tokens as the budget allows, drawn uniformly from all but the special tokens of `pack`.
     * "whole_word": words in random order until the budget is used up; a word with more pieces than the remaining budget
       is skipped. So a row may stay below its budget, and a word with more pieces than the budget is never hidden.
     * "span": as "whole_word", but each drawn word is extended by the words that follow it, to a length in words drawn
       from the truncated geometric distribution. A span ends before a word that would exceed the budget, before a word
-      that is already hidden and before [SEP]. (SpanBERT's code draws first words in proportion to their pieces, cuts
-      the last span within a word, lets spans overlap and counts adjacent spans as one.)
+      that is already hidden and before a separator. (SpanBERT's code draws first words in proportion to their pieces,
+      cuts the last span within a word, lets spans overlap and counts adjacent spans as one.)
     * "causal_lm": nothing is hidden; see `next_tokens`.
 
-    80% of the predictions become [MASK], 10% keep their token and 10% become a random id, drawn from the whole
+    80% of the predictions become the mask token, 10% keep their token and 10% become a random id, drawn from the whole
     vocabulary as in the reference. All tokens of a span share this draw, but each random id is drawn separately; with
     "whole_word", as with "token", each token has its own draw. The budget, the skipping and the draw for each piece of
     a word are those of google-research/bert (create_pretraining_data.py, do_whole_word_mask). If the second segment
@@ -61,7 +61,7 @@ class Masker:
             features: with input_word_ids, input_mask (0 only at padding) int32 [batch, length]; mask_seed int32
                 [batch, 2], of which all 64 bits are used: the same seed always hides the same tokens; and, unless
                 single tokens are masked, word_starts bool [batch, length], True at the first token of a word. The first
-                token of a row, or after [CLS] or [SEP], always begins a word.
+                token of a row, or after a special token, always begins a word.
 
         Returns:
             The features without mask_seed and word_starts, with masked input_word_ids, and with masked_lm_positions
@@ -94,7 +94,7 @@ class Masker:
         positions = tf.where(chosen, positions, 0)
         labels = tf.where(chosen, tf.gather(ids, positions, batch_dims=1), 0)
         kind_draw, id_draw = draw(seeds, [_KIND, _PIECE], tf.stack([drawn_at, positions]))
-        kind = kind_draw % 10  # 0 to 7: [MASK], 8: unchanged, 9: random
+        kind = kind_draw % 10  # 0 to 7: mask token, 8: unchanged, 9: random
         drawn_ids = id_draw % tokenizer.vocab_size
         replacements = tf.where(kind < 8, tokenizer.mask_id, tf.where(kind == 8, labels, drawn_ids))
         # Differences are added, so that the unused slots, which all point to position 0, do not change the token there.
@@ -195,7 +195,7 @@ def mark_words(ids: tf.RaggedTensor, word_starts: tf.RaggedTensor) -> tf.RaggedT
 
     Args:
         ids: RaggedTensor int32 [batch, None].
-        word_starts: RaggedTensor bool [batch, None], as `Tokenizer.tokenize_with_words` returns it.
+        word_starts: RaggedTensor bool [batch, None], as `tokenize_with_words` of tokenizers returns it.
 
     Returns:
         RaggedTensor int32 [batch, None]; only `unmark_words` can read it.
@@ -231,7 +231,7 @@ def _first_words(
     """Chooses whole words or spans; each iteration chooses one in every row that still has budget.
 
     Args:
-        maskable: bool [batch, length], False at [CLS], [SEP] and padding.
+        maskable: bool [batch, length], False at special tokens and padding.
         word_starts: bool [batch, length], as for `Masker`.
         order: int32 [batch, length], words with higher numbers come first.
         words: int32 [batch, length], length in words of a span that begins here.

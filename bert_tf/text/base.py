@@ -5,13 +5,12 @@ import os
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from bert_tf.config.values import fitting, shown
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import write_bytes
-from bert_tf.text.codepoints import WHITE_SPACE, is_punctuation
+from bert_tf.text.codepoints import WHITE_SPACE, is_punctuation, white_space_codes
 from bert_tf.text.normalizer import is_valid, replace_invalid, string_tensor
 from bert_tf.text.packing import dense_features, pack, truncate
 from bert_tf.types import Array, Json, Strings, StrPath
@@ -75,10 +74,14 @@ class BaseTokenizer(tf.Module, abc.ABC):
         special_names: the names of the special tokens in the vocabulary.
         pad_id, unk_id, cls_id, sep_id, mask_id: their ids.
         continues: bool [vocab_size], True for pieces that continue a word.
+        strip_accents: whether accents are deleted.
+        split_cjk: whether every CJK ideograph is a separate word.
+        keeps_spaces: whether white space can be a piece.
     """
 
     KIND: ClassVar[str]
     FILES: ClassVar[tuple[str, ...]]
+    strip_accents = split_cjk = keeps_spaces = False
 
     def __init__(self, pieces: Sequence[str], names: Specials, continues: Sequence[bool]) -> None:
         """Sets the attributes.
@@ -101,6 +104,18 @@ class BaseTokenizer(tf.Module, abc.ABC):
     def vocab(self) -> list[str]:
         """The pieces by id."""
         return [piece.decode() for piece in self._pieces.numpy().tolist()]
+
+    @property
+    def texts(self) -> list[bytes]:
+        """What each piece adds to a text, by id: a space if it begins a word, and maybe only a part of a character."""
+        with tf.init_scope():  # a graph may need them as constants
+            return self._texts_of(tf.range(self.vocab_size)).numpy().tolist()
+
+    @property
+    def readable(self) -> list[str]:
+        r"""The pieces by id, to be shown: their texts without the space; bytes of an incomplete character as \xec."""
+        texts = (text.decode("utf-8", "backslashreplace") for text in self.texts)
+        return [text.strip(WHITE_SPACE) or text for text in texts]
 
     @abc.abstractmethod
     def get_config(self) -> dict[str, bool]:
@@ -162,6 +177,13 @@ class BaseTokenizer(tf.Module, abc.ABC):
             ids: int32 [batch, None].
             word_starts: bool [batch, None].
         """
+
+    def word_starts(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Whether each piece begins a word, bool [batch, None] from ids [batch, None], as far as pieces tell.
+
+        Of WordPiece, these are the pieces without ##; of the others, those that `tokenize_with_words` marks.
+        """
+        return ids.with_values(~tf.gather(self.continues, ids.values))
 
     def specials(self, pairs: bool = False) -> int:
         """The number of special tokens that `pack` adds to a text, or to a pair of texts."""
@@ -243,6 +265,8 @@ def rows_of(row_splits: tf.Tensor) -> tf.Tensor:
 class SubwordTokenizer(BaseTokenizer):
     """A tokenizer whose pieces contain the white space before words: byte-level BPE and SentencePiece."""
 
+    keeps_spaces = True
+
     def __init__(self, pieces: Sequence[str], names: Specials, texts: Sequence[bytes]) -> None:
         """See `BaseTokenizer`.
 
@@ -258,7 +282,7 @@ class SubwordTokenizer(BaseTokenizer):
         super().__init__(pieces, names, [not (o or piece in special) for o, piece in zip(opens, pieces, strict=True)])
         bare = (text.strip() for text in decoded)
         alone = [
-            piece == names.unk or (len(text) == 1 and is_punctuation(text))
+            piece in special or (len(text) == 1 and is_punctuation(text))
             for piece, text in zip(pieces, bare, strict=True)
         ]
         with tf.init_scope():
@@ -305,10 +329,13 @@ class SubwordTokenizer(BaseTokenizer):
 
     def tokenize_with_words(self, strings: Strings) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         ids = self.tokenize(strings)
+        return ids, self.word_starts(ids)
+
+    def word_starts(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
         rows, values = rows_of(ids.row_splits), ids.values
         alone, closes = tf.gather(self._alone, values), tf.gather(self._closes, values)
         begins = tf.gather(self._opens, values)[1:] | closes[:-1] | alone[1:] | alone[:-1] | (rows[1:] != rows[:-1])
-        return ids, ids.with_values(tf.concat([tf.ones_like(values[:1], tf.bool), begins], 0))
+        return ids.with_values(tf.concat([tf.ones_like(values[:1], tf.bool), begins], 0))
 
     def _texts_of(self, ids: tf.Tensor) -> tf.Tensor:
         return tf.gather(self._texts, ids)
@@ -400,9 +427,7 @@ def _whole_characters(
     first = tf.minimum(tf.searchsorted(chars, starts, side="right", out_type=tf.int64) - 1, last_of_row)
     last = tf.searchsorted(chars, tf.maximum(ends - 1, starts), side="right", out_type=tf.int64) - 1
     last = tf.maximum(first, tf.minimum(last, last_of_row))
-    others = tf.where(~is_among(codes.values, np.array([ord(char) for char in WHITE_SPACE], np.int32)))[
-        :, 0
-    ]  # characters that are no white space
+    others = tf.where(~is_among(codes.values, white_space_codes()))[:, 0]  # characters that are no white space
     padded = tf.concat([[-1], others, [tf.size(chars, tf.int64)]], 0)
     inner_first = tf.gather(padded, tf.searchsorted(others, first, out_type=tf.int64) + 1)
     inner_last = tf.gather(padded, tf.searchsorted(others, last, side="right", out_type=tf.int64))

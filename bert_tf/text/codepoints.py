@@ -106,6 +106,11 @@ def _normalize_character(
 
 
 @functools.cache
+def white_space_codes() -> Array:
+    """The code points of `WHITE_SPACE`: int32, ascending."""
+    return np.array([ord(char) for char in WHITE_SPACE], np.int32)
+
+
 def space_codes() -> Array:
     """All code points that the normalizer turns into a space: int32, ascending."""
     spaces = (char for char in _characters() if _normalize_character(char, False, False, False, {}) == " ")

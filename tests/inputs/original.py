@@ -12,8 +12,8 @@ def join(lists):
 
 def pairs_in(batch):
     """The pairs (first, second, label) of a batch of `sentence_pairs`, without special tokens: lists of int."""
-    rows = zip(batch["ids"].to_list(), batch["first_lengths"].numpy(), batch["labels"].numpy(), strict=True)
-    return [(row[1 : length - 1], row[length:-1], label) for row, length, label in rows]
+    rows = zip(batch["ids"].to_list(), batch["types"].to_list(), batch["labels"].numpy(), strict=True)
+    return [(row[1 : types.index(1) - 1], row[types.index(1) : -1], label) for row, types, label in rows]
 
 
 def reference_pairs(

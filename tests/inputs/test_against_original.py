@@ -20,6 +20,7 @@ from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.dataset import pretraining_dataset
 from bert_tf.inputs.corpus.documents import in_batches, sentence_pairs
 from bert_tf.text import Tokenizer
+from bert_tf.text.packing import pack
 from tests.inputs.original import join, pairs_in, reference_masks, reference_pairs
 
 SOTU = Path(__file__).parents[2] / "data/sotu"
@@ -76,7 +77,9 @@ def our_epochs(documents, seeds, **options):
 
     def epoch(seed):
         groups = sentence_pairs(dataset, tf.stack([seed, 7]), max_tokens=MAX_TOKENS, **options)
-        return in_batches(groups, 1000, CLS, SEP).map(lambda batch: (seed, batch))
+        return in_batches(groups, 1000, functools.partial(pack, cls_id=CLS, sep_id=SEP)).map(
+            lambda batch: (seed, batch)
+        )
 
     sampled = {seed: [] for seed in seeds}
     for seed, batch in tf.data.Dataset.from_tensor_slices(list(seeds)).flat_map(epoch):

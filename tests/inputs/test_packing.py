@@ -152,7 +152,7 @@ def test_sequences_are_joined_with_their_numbers_positions_masks_and_labels():
     }
     sequences = {name: tf.constant(value, tf.int32) for name, value in sequences.items()}
     sequences["masked_lm_weights"] = tf.constant([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]])
-    rows = join_rows(sequences, [5, 6, 5], [2, 1], max_length=13, max_predictions=4)
+    rows = join_rows(sequences, [5, 6, 5], [2, 1], max_length=13, max_predictions=4, max_pairs=2)
     expected = {
         "input_word_ids": [
             [CLS, 7, SEP, 8, SEP, CLS, 5, 6, SEP, 9, SEP, 0, 0],
@@ -173,7 +173,8 @@ def test_sequences_are_joined_with_their_numbers_positions_masks_and_labels():
 def test_sequences_without_labels_are_joined_without():
     sequences = {name: tf.constant([[CLS, 7, SEP]]) for name in ("input_word_ids", "input_type_ids")}
     sequences |= {name: tf.constant([[1]]) for name in ("masked_lm_positions", "masked_lm_ids")}
-    rows = join_rows(sequences | {"masked_lm_weights": tf.ones([1, 1])}, [3], [1], max_length=8, max_predictions=1)
+    limits = {"max_length": 8, "max_predictions": 1, "max_pairs": 1}
+    rows = join_rows(sequences | {"masked_lm_weights": tf.ones([1, 1])}, [3], [1], **limits)
     assert rows.keys() == {*sequences, "input_mask", "masked_lm_weights"}
 
 

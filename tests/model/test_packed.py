@@ -39,7 +39,7 @@ def packed(features, lengths, labels=True):
     limits = {"max_length": LENGTH, "max_predictions": PREDICTIONS}
     order, counts = fill_rows(lengths, predictions, [3, 4], **limits)
     chosen = {name: tf.gather(value, order) for name, value in features.items() if labels or "sentence" not in name}
-    return join_rows(chosen, tf.gather(lengths, order), counts, **limits)
+    return join_rows(chosen, tf.gather(lengths, order), counts, max_pairs=LENGTH // 5, **limits)
 
 
 def learn(task, model, features):

@@ -75,7 +75,7 @@ class Corpus(NamedTuple):
 
         Returns:
             Dataset of blocks of documents, RaggedTensors int32 [num_documents, None, None] with at least one sentence
-            per document; a block may have no documents. With data.words "spaces" the ids include word starts
+            per document; a block may have no documents. If words are masked, the ids include word starts
             (`masking.mark_words`).
 
         Raises:
@@ -97,7 +97,18 @@ class Corpus(NamedTuple):
         order = tf.random.experimental.stateless_shuffle(sources, seed)
         ordered = tf.data.Dataset.from_tensor_slices(order)
         elements = ordered.interleave(read, cycle_length=_FILES_IN_TURN, block_length=1)
-        return _refuse_bad(elements.batch(per_block), self.data.max_bad_share, problem)
+        documents = _refuse_bad(elements.batch(per_block), self.data.max_bad_share, problem)
+        if not self.data.masks_words or self.data.words == "spaces":
+            return documents
+        return documents.map(lambda block: block.with_values(self._marked(block.values)))
+
+    def _marked(self, sentences: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Ids [sentences, None] with word starts, of data.words "pieces"."""
+        rows = sentences.value_rowids()
+        # Byte-level BPE has no piece that begins a word at the beginning of a sentence: there is no space before it.
+        first = tf.concat([rows[:1] >= 0, rows[1:] != rows[:-1]], 0)
+        begins = first | ~tf.gather(self.tokenizer.continues, sentences.values)
+        return mark_words(sentences, sentences.with_values(begins))
 
 
 def _tokenize(tokenizer: BaseTokenizer, words: str) -> Callable[..., tf.RaggedTensor]:

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.config import PretrainingData
-from bert_tf.errors import DataError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.corpus.corpus import TOO_BAD, Corpus
 from bert_tf.inputs.corpus.documents import (
@@ -18,10 +18,9 @@ from bert_tf.inputs.corpus.documents import (
     sentence_pairs,
     unfit_for_pairs,
 )
-from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows
+from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows, most_pairs
 from bert_tf.inputs.corpus.service import OUT_OF_ORDER
 from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker, prediction_budgets, unmark_words
-from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Tensors
 
 _BATCHES_PER_POOL = 32
@@ -35,8 +34,14 @@ def check_corpus(corpus: Corpus) -> None:
     """Raises an error for a corpus that cannot be used; reads the first megabyte of each file and two documents.
 
     Checked are that files are readable, not empty and UTF-8 text or shards of this tokenizer, that compressed files are
-    complete (which reads the whole of them), and that there are enough documents.
+    complete (which reads the whole of them), that there are enough documents, and that sequences have room for tokens.
     """
+    special = corpus.tokenizer.specials(corpus.data.pairs != "none")
+    if corpus.data.max_length < special + 2:
+        raise ConfigError(
+            f"data.max_length is {corpus.data.max_length}; expected at least {special + 2}, for {special} special "
+            "tokens and two of text"
+        )
     corpus.check()
     with reading(", ".join(corpus.files)):
         check_documents(corpus.documents([0, 0], per_block=2), corpus.data.pairs)
@@ -47,7 +52,7 @@ def pair_warning(corpus: Corpus) -> str:
     if corpus.data.pairs == "none":
         return ""
     with reading(", ".join(corpus.files)):
-        problem = unfit_for_pairs(corpus.documents([0, 0], per_block=8), _pair_tokens(corpus.data))
+        problem = unfit_for_pairs(corpus.documents([0, 0], per_block=8), _most_tokens(corpus))
     if not problem:
         return ""
     ways = "train without pairs (data.pairs=none)"
@@ -135,12 +140,18 @@ def pretraining_dataset(
         counts = packed["ids"].row_lengths()  # sequences in each packed row; each is masked by itself
         if data.shares_rows:
             packed = {name: value.values for name, value in packed.items()}
-        features = _features(packed, tf.random.fold_in(mask_seed, number), tokenizer, data)
+        features = _features(packed, tf.random.fold_in(mask_seed, number), data)
         if data.mask_on == "host":
             features = masker(features)
         if data.shares_rows:
-            limits = {"max_length": data.max_length, "max_predictions": data.max_predictions}
-            features = join_rows(features, packed["ids"].row_lengths(), counts, **limits)
+            features = join_rows(
+                features,
+                packed["ids"].row_lengths(),
+                counts,
+                max_length=data.max_length,
+                max_predictions=data.max_predictions,
+                max_pairs=most_pairs(data.max_length, tokenizer.specials(pairs=True)),
+            )
         rows = batch_size if drop_remainder else None
         return {name: tf.ensure_shape(value, [rows, *value.shape[1:]]) for name, value in features.items()}
 
@@ -154,7 +165,7 @@ def _sequences(corpus: Corpus, file_seed: tf.Tensor, seed: tf.Tensor, batch_size
         groups = full_sentences(
             documents,
             seed,
-            max_tokens=data.max_length - 2,  # [CLS] first [SEP]
+            max_tokens=_most_tokens(corpus),
             sep_id=tokenizer.sep_id,
             group_size=data.group_size,
             cut=data.pack,
@@ -163,16 +174,17 @@ def _sequences(corpus: Corpus, file_seed: tf.Tensor, seed: tf.Tensor, batch_size
         groups = sentence_pairs(
             documents,
             seed,
-            max_tokens=_pair_tokens(data),
+            max_tokens=_most_tokens(corpus),
             short_sequence_rate=data.short_sequence_rate,
             group_size=data.group_size,
             swap=data.pairs == "sop",
         )
-    return in_batches(groups, batch_size, tokenizer.cls_id, tokenizer.sep_id)
+    return in_batches(groups, batch_size, tokenizer.pack)
 
 
-def _pair_tokens(data: PretrainingData) -> int:
-    return data.max_length - 3  # [CLS] first [SEP] second [SEP]
+def _most_tokens(corpus: Corpus) -> int:
+    """The maximum number of tokens in a sequence besides the special ones."""
+    return corpus.data.max_length - corpus.tokenizer.specials(corpus.data.pairs != "none")
 
 
 def _rows(pools: tf.data.Dataset, seed: tf.Tensor, data: PretrainingData) -> tf.data.Dataset:
@@ -196,7 +208,7 @@ def _rows(pools: tf.data.Dataset, seed: tf.Tensor, data: PretrainingData) -> tf.
     return pools.enumerate().map(fill, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).unbatch()
 
 
-def _features(packed: Tensors, seed: tf.Tensor, tokenizer: BaseTokenizer, data: PretrainingData) -> Tensors:
+def _features(packed: Tensors, seed: tf.Tensor, data: PretrainingData) -> Tensors:
     """Packed batch -> padded features for a `Masker`; each row gets a seed of its own from the batch's seed."""
     ids = packed["ids"]
     lengths = tf.cast(ids.row_lengths(), tf.int32)[:, tf.newaxis]
@@ -205,22 +217,17 @@ def _features(packed: Tensors, seed: tf.Tensor, tokenizer: BaseTokenizer, data: 
     if data.length_multiple:
         width = tf.minimum(-(-tf.reduce_max(lengths) // data.length_multiple) * data.length_multiple, width)
         shape = tf.stack([-1, width])
-    positions = tf.range(width)
-    mask = positions < lengths
-    second = mask & (positions >= packed["first_lengths"][:, tf.newaxis])
     features = {
         "input_word_ids": ids.to_tensor(shape=shape),
-        "input_mask": tf.cast(mask, tf.int32),
-        "input_type_ids": tf.cast(second, tf.int32),
+        "input_mask": tf.cast(tf.range(width) < lengths, tf.int32),
+        "input_type_ids": packed["types"].to_tensor(shape=shape),
     }
     rows = tf.shape(lengths)[0]
     # Drawn from all of int32. Philox is set because the default generator differs between devices.
     seeds = tf.random.stateless_uniform([rows, 2], seed, minval=None, maxval=None, dtype=tf.int32, alg="philox")
     features |= {SEED: seeds} | ({"next_sentence_labels": packed["labels"]} if "labels" in packed else {})
-    if data.words == "spaces":
+    if data.masks_words:
         features["input_word_ids"], features[WORD_STARTS] = unmark_words(features["input_word_ids"])
-    elif data.masking in ("whole_word", "span"):
-        features[WORD_STARTS] = ~tf.gather(tokenizer.continues, features["input_word_ids"])
     return features
 
 

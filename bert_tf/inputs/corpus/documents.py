@@ -1,12 +1,16 @@
 """Documents cut into sequences: pairs of segments (BERT, section 3.1, task 2) or full sentences (RoBERTa)."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import DataError
 from bert_tf.types import Tensors
+
+# As `BaseTokenizer.pack`.
+Pack: TypeAlias = Callable[..., tuple[tf.RaggedTensor, tf.RaggedTensor]]
 
 _LARGEST_INT32 = 2**31 - 1
 # Documents and tokens that are read to see whether pairs can be made of the corpus: a second at most.
@@ -88,7 +92,7 @@ def sentence_pairs(
         documents: Dataset of blocks of documents, RaggedTensors int32 [num_documents, None, None], token ids; empty
             sentences are skipped.
         seed: integer [2], stateless: the same seed gives the same pairs in the same order.
-        max_tokens: maximum number of tokens in both segments together: the model's length minus [CLS] and two [SEP].
+        max_tokens: maximum number of tokens in both segments together: the model's length minus the special tokens.
         short_sequence_rate: fraction of documents with a shorter target length.
         group_size: maximum number of documents per group. Memory holds the tokens of two or three groups.
         swap: label 1 is a pair in the wrong order instead of a random second segment.
@@ -134,8 +138,8 @@ def full_sentences(
         documents: Dataset of blocks of documents, RaggedTensors int32 [num_documents, None, None], token ids; empty
             sentences are skipped.
         seed: integer [2], stateless: the same seed gives the same sequences in the same order.
-        max_tokens: maximum number of tokens in a sequence: the model's length minus [CLS] and the final [SEP].
-        sep_id: id of [SEP], which separates documents.
+        max_tokens: maximum number of tokens in a sequence: the model's length minus the special tokens around it.
+        sep_id: id of the separator between documents.
         group_size: maximum number of documents per group. Memory holds the tokens of two or three groups.
         cut: sequences end when they are full instead of at the end of a sentence.
 
@@ -166,18 +170,17 @@ def full_sentences(
     return groups.concatenate(end).scan(tf.zeros([0], tf.int32), lambda rest, element: fill(rest, *element))
 
 
-def in_batches(groups: tf.data.Dataset, batch_size: int | tf.Tensor, cls_id: int, sep_id: int) -> tf.data.Dataset:
-    """Makes batches of sequences with [CLS] and [SEP], across groups.
+def in_batches(groups: tf.data.Dataset, batch_size: int | tf.Tensor, pack: Pack) -> tf.data.Dataset:
+    """Makes batches of sequences with special tokens, across groups.
 
     Args:
         groups: Dataset of tuples: tokens int32 [num_tokens]; ranges int32 [sequences, 2 for each segment], [start, end)
             of each segment in the tokens; for pairs also labels int32 [sequences].
         batch_size: sequences per batch; only the last batch has fewer.
-        cls_id, sep_id: ids of [CLS] and [SEP].
+        pack: adds the special tokens to the segments, as `BaseTokenizer.pack`.
 
     Returns:
-        Dataset of batches, dicts: "ids" RaggedTensor int32 [batch, None], [CLS] first [SEP] or
-        [CLS] first [SEP] second [SEP]; "first_lengths" int32 [batch], tokens up to the first [SEP]; for pairs also
+        Dataset of batches, dicts: "ids" and "types" RaggedTensors int32 [batch, None], as packed; for pairs also
         "labels" int32 [batch].
     """
     spec = groups.element_spec
@@ -196,22 +199,14 @@ def in_batches(groups: tf.data.Dataset, batch_size: int | tf.Tensor, cls_id: int
         positions = tf.ragged.range(left[:, 0], left[:, 1])
         left = tf.stack([positions.row_starts(), positions.row_limits()], axis=1)
         rest = tf.gather(tokens, positions.values), tf.reshape(tf.cast(left, tf.int32), [-1, 2 * segments_per_row])
-        # The two special tokens come first, so that a sequence can be looked up as a whole.
-        tokens = tf.concat([[cls_id, sep_id], tokens], 0)
-        return (*rest, *(of[used:] for of in labels)), (tokens, ranges[:used] + 2, *(of[:used] for of in labels))
+        return (*rest, *(of[used:] for of in labels)), (tokens, ranges[:used], *(of[:used] for of in labels))
 
     def cut(tokens: tf.Tensor, ranges: tf.Tensor, *labels: tf.Tensor) -> tf.data.Dataset:
         def batch(start: tf.Tensor) -> Tensors:
-            segments = tf.reshape(ranges[start : start + size], [-1, segments_per_row, 2])
-            rows = tf.shape(segments)[0]
-            after = tf.tile([[[1, 2]]], [rows, segments_per_row, 1])  # the range of [SEP]
-            parts = tf.reshape(tf.concat([segments, after], 2), [-1, 2 * segments_per_row, 2])
-            parts = tf.concat([tf.tile([[[0, 1]]], [rows, 1, 1]), parts], 1)  # and that of [CLS]
-            positions = tf.ragged.range(tf.reshape(parts[:, :, 0], [-1]), tf.reshape(parts[:, :, 1], [-1]))
-            lengths = tf.cast(tf.reduce_sum(parts[:, :, 1] - parts[:, :, 0], 1), tf.int64)
-            ids = tf.RaggedTensor.from_row_lengths(tf.gather(tokens, positions.values), lengths, validate=False)
-            made = {"ids": ids, "first_lengths": segments[:, 0, 1] - segments[:, 0, 0] + 2}
-            return made | ({"labels": labels[0][start : start + size]} if labels else {})
+            bounds = tf.split(ranges[start : start + size], segments_per_row, axis=1)
+            positions = [tf.ragged.range(*tf.unstack(segment, axis=1)) for segment in bounds]
+            ids, types = pack(*(at.with_values(tf.gather(tokens, at.values)) for at in positions))
+            return {"ids": ids, "types": types} | ({"labels": labels[0][start : start + size]} if labels else {})
 
         return tf.data.Dataset.range(0, tf.shape(ranges, tf.int64)[0], size).map(batch)
 
@@ -222,7 +217,7 @@ def in_batches(groups: tf.data.Dataset, batch_size: int | tf.Tensor, cls_id: int
 
 
 def _join_documents(tokens: tf.Tensor, bounds: tf.Tensor, limits: tf.Tensor, sep_id: int) -> tf.Tensor:
-    """Tokens of all documents with [SEP] between them; `tokens`, `bounds`, `limits` are those of `_flatten`."""
+    """Tokens of all documents with a separator between them; `tokens`, `bounds`, `limits` are those of `_flatten`."""
     documents = tf.RaggedTensor.from_row_splits(tokens, tf.gather(bounds, limits), validate=False)
     separators = tf.fill([documents.nrows(tf.int32), 1], sep_id)
     return tf.concat([documents, separators], axis=1).values[:-1]

@@ -49,8 +49,19 @@ def fill_rows(
     return tf.gather(order, tf.argsort(rows, stable=True)), tf.math.bincount(rows)
 
 
+def most_pairs(max_length: int, special_tokens: int) -> int:
+    """The maximum number of pairs in a row; the shortest has two tokens besides its `special_tokens`."""
+    return max_length // (2 + special_tokens)
+
+
 def join_rows(
-    features: Tensors, lengths: tf.Tensor, counts: tf.Tensor, *, max_length: int, max_predictions: int
+    features: Tensors,
+    lengths: tf.Tensor,
+    counts: tf.Tensor,
+    *,
+    max_length: int,
+    max_predictions: int,
+    max_pairs: int,
 ) -> dict[str, tf.Tensor]:
     """Joins masked sequences into rows of several sequences.
 
@@ -59,13 +70,13 @@ def join_rows(
             masked_lm_weights float32 [n, predictions], the used slots first; optional next_sentence_labels int32 [n].
         lengths: int [n], tokens of each sequence.
         counts: int [rows], number of consecutive sequences in each row.
-        max_length, max_predictions: size of a row; no row may exceed it.
+        max_length, max_predictions, max_pairs: size of a row; no row may exceed it. Only labels need `max_pairs`.
 
     Returns:
         int32 [rows, max_length]: input_word_ids, input_type_ids and input_mask (the sequence's number in the row, from
         1; 0 at padding). [rows, max_predictions]: masked_lm_positions (in the row), masked_lm_ids, masked_lm_weights.
-        With next_sentence_labels, [rows, max_length // 5]: next_sentence_labels, first_token_positions (int32, [CLS] of
-        each sequence) and next_sentence_weights (float32, 1.0 in used slots).
+        With next_sentence_labels, [rows, max_pairs]: next_sentence_labels, first_token_positions (int32, the first
+        token of each sequence) and next_sentence_weights (float32, 1.0 in used slots).
     """
     lengths, counts = tf.cast(lengths, tf.int64), tf.cast(counts, tf.int64)
 
@@ -94,8 +105,6 @@ def join_rows(
         "masked_lm_weights": joined(features["masked_lm_weights"], predictions, max_predictions),
     }
     if "next_sentence_labels" in features:
-        # The shortest pair has two tokens and three special tokens.
-        max_pairs = max_length // 5
         row_features |= {
             "next_sentence_labels": rows(features["next_sentence_labels"], max_pairs),
             "next_sentence_weights": rows(tf.ones_like(firsts, tf.float32), max_pairs),

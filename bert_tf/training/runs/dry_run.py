@@ -113,12 +113,15 @@ def rows_per_epoch(corpus: Corpus, batches: tf.data.Dataset) -> tuple[int, str]:
 
 def _own_tokens(features: Tensors, corpus: Corpus) -> int:
     """Tokens that are neither special nor in a random second segment, whose text occurs elsewhere again."""
-    ids, mask, types = (features[name].numpy() for name in ("input_word_ids", "input_mask", "input_type_ids"))
-    own = (mask > 0) & (ids != corpus.tokenizer.cls_id) & (ids != corpus.tokenizer.sep_id)
+    ids, mask = (features[name].numpy() for name in ("input_word_ids", "input_mask"))
+    is_separator = ids == corpus.tokenizer.sep_id
+    own = (mask > 0) & (ids != corpus.tokenizer.cls_id) & ~is_separator
     if corpus.data.pairs == "nsp":
         labels = features["next_sentence_labels"].numpy().reshape([len(ids), -1])  # [rows, sequences]
         random = np.take_along_axis(labels, np.clip(mask - 1, 0, labels.shape[1] - 1), axis=1) > 0
-        own &= ~(random & (types > 0))
+        # Not by the types, which RoBERTa does not have: the second segment follows the first separator of a sequence.
+        before = np.cumsum(is_separator, axis=1) - is_separator
+        own &= ~(random & (before % (corpus.tokenizer.specials(pairs=True) - 1) > 0))
     return int(own.sum())
 
 
@@ -169,42 +172,45 @@ def example_texts(
         swapped: whether label 1 means swapped segments rather than a random second segment.
 
     Yields:
-        The tokens of each sequence in text order, a hidden one as [house>MASK] (the model sees [MASK]), [house=] (it
-        sees the token itself, and has to predict it all the same) or [house>tree] (it sees another token).
+        The text of each sequence, a hidden token as [house>MASK] (the model sees the mask token), [house=] (it sees the
+        token itself, and has to predict it all the same) or [house>tree] (it sees another token).
     """
     features, masked = ({name: np.asarray(value) for name, value in rows.items()} for rows in (features, masked))
     labels = ("in order", "swapped") if swapped else ("second segment follows", "random second segment")
+    texts, readable = tokenizer.texts, tokenizer.readable
+    for special in (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id):
+        texts[special] = f" {readable[special]} ".encode()
     for row, numbers in enumerate(masked["input_mask"]):
-        shown, hidden = _shown({name: value[row] for name, value in masked.items()}, tokenizer)
+        hidden = _hidden({name: value[row] for name, value in masked.items()})
         for number in range(1, int(numbers.max()) + 1):
-            positions = np.flatnonzero(numbers == number)
-            head = f"{len(positions)} tokens, {len(hidden.intersection(positions))} hidden"
+            positions = np.flatnonzero(numbers == number).tolist()
+            head = f"{len(positions)} tokens, {len(hidden.keys() & set(positions))} hidden"
             if "next_sentence_labels" in features:
                 head += f", {labels[int(np.reshape(features['next_sentence_labels'][row], [-1])[number - 1])]}"
-            words: list[str] = []
-            for piece in (shown[position] for position in positions):
-                if piece.startswith("##") and words and not words[-1].endswith("]"):
-                    words[-1] += piece[2:]
-                else:
-                    words.append(piece)
+            parts = []
+            for position in positions:
+                seen = int(masked["input_word_ids"][row, position])
+                label = hidden.get(position, seen)
+                text = texts[label]
+                if position in hidden:
+                    visible = "MASK" if seen == tokenizer.mask_id else readable[seen]
+                    shown = f"{readable[label]}=" if seen == label else f"{readable[label]}>{visible}"
+                    text = b" " * text[:1].isspace() + f"[{shown}]".encode()
+                parts.append(text)
             indent = " " * 4
             yield f"  {head}\n" + textwrap.fill(
-                " ".join(words), _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+                b"".join(parts).decode("utf-8", "backslashreplace").strip(),
+                _WIDTH,
+                initial_indent=indent,
+                subsequent_indent=indent,
+                break_on_hyphens=False,
             )
 
 
-def _shown(row: Mapping[str, Array], tokenizer: BaseTokenizer) -> tuple[list[str], set[int]]:
-    """The text shown by `example_texts` at each position of a masked row; the hidden positions."""
-    ids, hidden = row["input_word_ids"], set()
-    shown = [tokenizer.vocab[piece] for piece in ids]
-    columns = (row[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
-    for position, label, weight in zip(*columns, strict=True):
-        if weight > 0:
-            original = tokenizer.vocab[label]
-            visible = "MASK" if ids[position] == tokenizer.mask_id else shown[position]
-            shown[position] = f"[{original}=]" if visible == original else f"[{original}>{visible}]"
-            hidden.add(int(position))
-    return shown, hidden
+def _hidden(row: Mapping[str, Array]) -> dict[int, int]:
+    """The labels of a masked row by position."""
+    columns = (row[f"masked_lm_{name}"].tolist() for name in ("positions", "ids", "weights"))
+    return {position: label for position, label, weight in zip(*columns, strict=True) if weight > 0}
 
 
 def plan_text(

@@ -11,6 +11,7 @@ from bert_tf.config import BertConfig, PretrainConfig
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.corpus import Corpus, check_unchanged, corpus_identity, find_corpus
 from bert_tf.inputs.corpus.dataset import check_corpus, pair_warning, pretraining_dataset, reading
+from bert_tf.inputs.corpus.packed_rows import most_pairs
 from bert_tf.inputs.corpus.service import through_service
 from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.inputs.masking import Masker
@@ -151,7 +152,8 @@ def _training_input(corpus: Corpus, batch_size: int, seed: int, model_config: Be
 
     epoch_batches = through_service(make, data.service, data.service_workers) if data.service else make
     # In packed rows including the unused slots (`packed_rows.join_rows`).
-    pooled = 0 if data.pairs == "none" else data.max_length // 5 if data.pack else 1
+    pairs = most_pairs(data.max_length, corpus.tokenizer.specials(pairs=True)) if data.pack else 1
+    pooled = 0 if data.pairs == "none" else pairs
     flops = functools.partial(row_flops, config=model_config, predictions=data.max_predictions, pooled=pooled)
     source = Input(epoch_batches, length=data.max_length, row_flops=flops)
     return source._replace(prepare=Masker(data, corpus.tokenizer).in_step()) if data.mask_on == "device" else source

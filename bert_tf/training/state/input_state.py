@@ -12,7 +12,7 @@ from bert_tf.inputs.batching import stream
 from bert_tf.types import Tensors
 
 # Of the operations that make the batches, to be increased with every change of them: a state is read by their names.
-_STRUCTURE = 2
+_STRUCTURE = 3
 
 
 class InputState:

@@ -15,11 +15,12 @@ from bert_tf.inputs.corpus.documents import (
     sentence_pairs,
     unfit_for_pairs,
 )
+from bert_tf.text.packing import pack
 from tests.inputs.original import join, pairs_in, reference_pairs
 
 MAX_TOKENS = 29
 SEPARATOR = -1
-PACKED = {"batch_size": 100, "cls_id": -2, "sep_id": SEPARATOR}
+PACKED = {"batch_size": 100, "pack": functools.partial(pack, cls_id=-2, sep_id=SEPARATOR)}
 
 
 def numbered_documents(sentence_lengths):

@@ -1,0 +1,77 @@
+"""Small tokenizers of each kind, learned from the bundled English and Korean text, with their Hugging Face twins."""
+
+import functools
+import gzip
+import io
+import itertools
+import json
+from typing import Any, NamedTuple
+
+import sentencepiece
+import tokenizers
+
+from bert_tf.bundled import bundled
+from bert_tf.text import Tokenizer, learn_vocabulary
+from bert_tf.text.base import BaseTokenizer
+from bert_tf.text.byte_pair import BytePairTokenizer
+from bert_tf.text.sentence_piece import SentencePieceTokenizer, with_fairseq_ids
+
+KINDS = ("wordpiece", "byte_bpe", "unigram")
+TEXTS = ("data/korean/gnome_train.txt.gz", "data/sotu/train.txt.gz")
+
+
+def lines(name: str, count: int = 3000) -> list[str]:
+    """The first lines of a bundled text."""
+    with gzip.open(bundled(name), "rt", encoding="utf-8") as file:
+        return [line.rstrip("\n") for line in itertools.islice(file, count)]
+
+
+class Learned(NamedTuple):
+    """A tokenizer, and Hugging Face's of the same pieces, which adds the special tokens of this kind of model."""
+
+    tokenizer: BaseTokenizer
+    reference: Any
+
+
+@functools.cache
+def learned(kind: str) -> Learned:
+    """A tokenizer of one of KINDS."""
+    text = [line for name in TEXTS for line in lines(name)]
+    if kind == "wordpiece":
+        ours: BaseTokenizer = Tokenizer(learn_vocabulary(text, 1500, lower_case=False), lower_case=False)
+        twin = tokenizers.Tokenizer(tokenizers.models.WordPiece(_ids(ours), unk_token="[UNK]"))
+        twin.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False)
+        twin.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+        single, pair = "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"
+    elif kind == "byte_bpe":
+        learner = tokenizers.ByteLevelBPETokenizer()
+        names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        learner.train_from_iterator(text, vocab_size=1500, special_tokens=names, show_progress=False)
+        state = json.loads(learner.to_str())["model"]
+        ours = BytePairTokenizer(state["vocab"], [" ".join(merge) for merge in state["merges"]])
+        twin = tokenizers.Tokenizer(tokenizers.models.BPE(state["vocab"], list(map(tuple, state["merges"]))))
+        twin.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        single, pair = "<s> $A </s>", "<s> $A </s> </s>:0 $B:0 </s>:0"
+    else:
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(text), model_writer=model, vocab_size=1500, minloglevel=2
+        )
+        ours = SentencePieceTokenizer(with_fairseq_ids(model.getvalue()))
+        scores = [(piece, 0.0) for piece in ours.vocab[:4]]
+        processor = sentencepiece.SentencePieceProcessor(model_proto=ours.model)
+        scores += [(ours.vocab[at], processor.get_score(at)) for at in range(4, ours.vocab_size - 1)]
+        twin = tokenizers.Tokenizer(tokenizers.models.Unigram([*scores, ("<mask>", 0.0)], unk_id=ours.unk_id))
+        twin.normalizer = tokenizers.normalizers.NFKC()
+        twin.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+        single, pair = "<s> $A </s>", "<s> $A </s> </s>:0 $B:0 </s>:0"
+    names = list(ours.special_names)
+    twin.add_special_tokens([tokenizers.AddedToken(name, special=True, lstrip=name == "<mask>") for name in names])
+    twin.post_processor = tokenizers.processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=[(name, twin.token_to_id(name)) for name in names]
+    )
+    return Learned(ours, twin)
+
+
+def _ids(tokenizer: BaseTokenizer) -> dict[str, int]:
+    return {piece: number for number, piece in enumerate(tokenizer.vocab)}
