@@ -5,6 +5,7 @@ import gzip
 import io
 import itertools
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import sentencepiece
@@ -36,7 +37,7 @@ class Learned(NamedTuple):
 @functools.cache
 def learned(kind: str) -> Learned:
     """A tokenizer of one of KINDS."""
-    text = [line for name in TEXTS for line in lines(name)]
+    text = _text()
     if kind == "wordpiece":
         ours: BaseTokenizer = Tokenizer(learn_vocabulary(text, 1500, lower_case=False), lower_case=False)
         twin = tokenizers.Tokenizer(tokenizers.models.WordPiece(_ids(ours), unk_token="[UNK]"))
@@ -53,11 +54,7 @@ def learned(kind: str) -> Learned:
         twin.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         single, pair = "<s> $A </s>", "<s> $A </s> </s>:0 $B:0 </s>:0"
     else:
-        model = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(text), model_writer=model, vocab_size=1500, minloglevel=2
-        )
-        ours = SentencePieceTokenizer(with_fairseq_ids(model.getvalue()))
+        ours = sentence_piece()
         scores = [(piece, 0.0) for piece in ours.vocab[:4]]
         processor = sentencepiece.SentencePieceProcessor(model_proto=ours.model)
         scores += [(ours.vocab[at], processor.get_score(at)) for at in range(4, ours.vocab_size - 1)]
@@ -71,6 +68,30 @@ def learned(kind: str) -> Learned:
         single=single, pair=pair, special_tokens=[(name, twin.token_to_id(name)) for name in names]
     )
     return Learned(ours, twin)
+
+
+@functools.cache
+def sentence_piece(**settings: Any) -> SentencePieceTokenizer:
+    """A SentencePiece tokenizer with XLM-R's ids, learned with these settings of the library."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(_text()), model_writer=model, vocab_size=1500, minloglevel=2, **settings
+    )
+    return SentencePieceTokenizer(with_fairseq_ids(model.getvalue()))
+
+
+# Every kind of model that files may hold.
+TOKENIZERS: dict[str, Callable[[], BaseTokenizer]] = {
+    "wordpiece": lambda: learned("wordpiece").tokenizer,
+    "byte_bpe": lambda: learned("byte_bpe").tokenizer,
+    "unigram": sentence_piece,
+    "bpe": lambda: sentence_piece(model_type="bpe"),
+    "bytes": lambda: sentence_piece(byte_fallback=True),
+}
+
+
+def _text() -> list[str]:
+    return [line for name in TEXTS for line in lines(name)]
 
 
 def _ids(tokenizer: BaseTokenizer) -> dict[str, int]:

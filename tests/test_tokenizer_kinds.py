@@ -12,7 +12,7 @@ from bert_tf.config import BertConfig, PretrainConfig, PretrainingData, Tokenize
 from bert_tf.inference.card import task_of_export
 from bert_tf.text import open_tokenizer
 from bert_tf.training.runs import pretraining
-from tests.text.small import KINDS
+from tests.learned import TOKENIZERS
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
 TEXTS = ["A fine film.", "한국어 영화, 좋아요 😀", "dull"]
@@ -23,7 +23,7 @@ TEXTS = ["A fine film.", "한국어 영화, 좋아요 😀", "dull"]
     [("byte_bpe", "nsp", "whole_word"), pytest.param("unigram", "none", "span", marks=pytest.mark.slow)],
 )
 def test_text_becomes_an_answer_with_each_kind(kind, pairs, masking, tmp_path):
-    tokenizer = KINDS[kind]()
+    tokenizer = TOKENIZERS[kind]()
     (tmp_path / "vocabulary").mkdir()
     tokenizer.save(tmp_path / "vocabulary")
     vocab = TokenizerConfig(vocab=str(tmp_path / "vocabulary" / tokenizer.FILES[0]))

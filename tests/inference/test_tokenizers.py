@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_tf.inference.check import check_ops
 from bert_tf.inference.samples import Request
 from tests.inference import runtimes
-from tests.text.small import KINDS
+from tests.learned import TOKENIZERS
 
 SIGNATURE = tf.TensorSpec([None], tf.string, name="text")
 
@@ -38,14 +38,14 @@ def exported(tmp_path_factory):
     texts += [bytes(choice.randrange(256) for _ in range(choice.randrange(20))) for _ in range(2000)]
     texts += [b"", b"\xff", b"a <mask> and <s>b</s>", b"x" * 50_000, "한국어 텍스트 ".encode() * 2000]
     found = {}
-    for kind, make in KINDS.items():
+    for kind, make in TOKENIZERS.items():
         model, path = Tokenized(make()), str(tmp_path_factory.mktemp(kind) / "1")
         tf.saved_model.save(model, path, signatures=model.run)
         found[kind] = path, texts, {name: value.numpy() for name, value in model.run(tf.constant(texts)).items()}
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_graphs_have_only_ops_of_tf_serving(exported, kind):
     assert check_ops(exported[kind][0])
 

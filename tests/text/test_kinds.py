@@ -10,18 +10,18 @@ from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.text import Tokenizer, open_tokenizer, saved_tokenizer
 from bert_tf.text.vocabulary import read_vocabulary
 from tests.errors import raises
-from tests.text.small import KINDS
+from tests.learned import TOKENIZERS
 
 TEXTS = ["A fine film, isn't it?", "Ünbekannt 한국어 😀", "", " <mask>  x"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_a_saved_tokenizer_is_opened_again(kind, tmp_path):
-    tokenizer = KINDS[kind]()
+    tokenizer = TOKENIZERS[kind]()
     tokenizer.save(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(tokenizer.FILES)
     again = saved_tokenizer(str(tmp_path), tokenizer.description)
-    by_name = open_tokenizer(tmp_path / tokenizer.FILES[0], TokenizerSettings())
+    by_name = open_tokenizer(tmp_path / tokenizer.FILES[0], TokenizerSettings(**tokenizer.get_config()))
     for other in (again, by_name, pickle.loads(pickle.dumps(tokenizer))):
         assert type(other) is type(tokenizer)
         assert (other.vocab, other.description) == (tokenizer.vocab, tokenizer.description)
@@ -32,8 +32,8 @@ def test_a_saved_tokenizer_is_opened_again(kind, tmp_path):
 
 
 def test_settings_and_vocabulary_change_the_fingerprint():
-    prints = [tokenizer_identity(make())["fingerprint"] for make in KINDS.values()]
-    prints.append(tokenizer_identity(Tokenizer(KINDS["wordpiece"]().vocab, lower_case=False))["fingerprint"])
+    prints = [tokenizer_identity(make())["fingerprint"] for make in TOKENIZERS.values()]
+    prints.append(tokenizer_identity(Tokenizer(TOKENIZERS["wordpiece"]().vocab))["fingerprint"])
     assert len(set(prints)) == len(prints)
 
 
@@ -44,7 +44,7 @@ def test_the_identity_of_wordpiece_is_that_of_earlier_runs():
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "unigram"])
 def test_other_vocabularies_are_not_taken_for_wordpiece(kind, tmp_path):
-    tokenizer = KINDS[kind]()
+    tokenizer = TOKENIZERS[kind]()
     tokenizer.save(tmp_path)
     with raises(DataError, tokenizer.FILES[0], "expected the vocab.txt of WordPiece", type(tokenizer).__name__):
         read_vocabulary(tmp_path / tokenizer.FILES[0])
