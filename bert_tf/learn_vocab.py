@@ -6,18 +6,33 @@ from collections.abc import Iterator
 from absl import flags
 
 from bert_tf.app import run
-from bert_tf.files import check_output
+from bert_tf.errors import ConfigError
+from bert_tf.files import check_output, replacing, write_bytes
 from bert_tf.inputs.corpus.readers import check_text_files, find_files
 from bert_tf.progress import bar
-from bert_tf.text import learn_vocabulary, write_vocabulary
+from bert_tf.text import BaseTokenizer, Tokenizer, learn_byte_pairs, learn_unigram, learn_vocabulary
+from bert_tf.text.byte_pair import BytePairTokenizer
 from bert_tf.text.learning import read_lines
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
+
+_OUTPUTS = {"wordpiece": "vocab.txt", "byte_bpe": "vocab.json", "unigram": "NAME.model"}
+_KINDS = {".json": "byte_bpe", ".model": "unigram"}  # by the ending of the output; wordpiece for others
 
 _INPUT = flags.DEFINE_string(
     "input", None, "Text files, plain or .gz: names or glob patterns, separated by commas.", required=True
 )
-_OUTPUT = flags.DEFINE_string("output", None, "Vocabulary file (vocab.txt) to write.", required=True)
-_SIZE = flags.DEFINE_integer("vocab_size", 8000, "Number of wordpieces.")
-_LOWER_CASE = flags.DEFINE_bool("lower_case", True, "Lower-case the text.")
+_KIND = flags.DEFINE_enum(
+    "kind", "wordpiece", list(_OUTPUTS), "wordpiece (BERT), byte_bpe (RoBERTa) or unigram (SentencePiece, XLM-R)."
+)
+_OUTPUT = flags.DEFINE_string(
+    "output",
+    None,
+    "Vocabulary file to write: vocab.txt for wordpiece, vocab.json for byte_bpe (and merges.txt beside it), NAME.model "
+    "for unigram.",
+    required=True,
+)
+_SIZE = flags.DEFINE_integer("vocab_size", 8000, "Number of pieces.")
+_LOWER_CASE = flags.DEFINE_bool("lower_case", True, "Lower-case the text; for wordpiece, as the next two.")
 _STRIP_ACCENTS = flags.DEFINE_bool("strip_accents", None, "Strip accents; by default the same as --lower_case.")
 _SPLIT_CJK = flags.DEFINE_bool("split_cjk", True, "Make every CJK ideograph a separate word.")
 
@@ -30,17 +45,50 @@ def _read(paths: list[str]) -> Iterator[bytes]:
             progress.update(os.path.getsize(path))
 
 
+def _check_kind() -> None:
+    """Refuses an output or settings of another kind."""
+    kind, output = _KIND.value, _OUTPUT.value
+    named = _KINDS.get(os.path.splitext(output)[1], "wordpiece")
+    # Two vocabularies in one folder would have one merges.txt.
+    if named != kind or (kind == "byte_bpe" and os.path.basename(output) != _OUTPUTS[kind]):
+        raise ConfigError(f"--output={output}: expected {_OUTPUTS[kind]} for --kind={kind}")
+    given = [one.name for one in (_LOWER_CASE, _STRIP_ACCENTS, _SPLIT_CJK) if one.present]
+    if kind != "wordpiece" and given:
+        raise ConfigError(f"--{given[0]} is a setting of wordpiece; leave it out with --kind={kind}")
+
+
+def _learn(lines: Iterator[bytes], size: int) -> BaseTokenizer:
+    if _KIND.value == "byte_bpe":
+        return BytePairTokenizer(*learn_byte_pairs(lines, size))
+    if _KIND.value == "unigram":
+        return SentencePieceTokenizer(learn_unigram(lines, size))
+    settings = _LOWER_CASE.value, _STRIP_ACCENTS.value, _SPLIT_CJK.value
+    return Tokenizer(learn_vocabulary(lines, size, *settings), *settings)
+
+
+def _write(path: str, others: list[str], tokenizer: BaseTokenizer) -> None:
+    """Writes the files of a tokenizer, which appear together: the first one to `path`, and the others beside it."""
+    with replacing(path) as temporary:
+        folder = os.path.dirname(temporary)
+        paths = temporary, *(os.path.join(folder, os.path.basename(other)) for other in others)
+        for written, content in zip(paths, tokenizer.contents(), strict=True):
+            write_bytes(written, content)
+
+
 def main(_: list[str]) -> None:
-    check_output(_OUTPUT.value)
+    output, size = _OUTPUT.value, _SIZE.value
+    check_output(output)
+    _check_kind()
     paths = find_files(_INPUT.value.split(","))
-    check_output(_OUTPUT.value, inputs=paths)
+    merges = [os.path.join(os.path.dirname(output), BytePairTokenizer.FILES[1])] if _KIND.value == "byte_bpe" else []
+    for written in (output, *merges):
+        check_output(written, inputs=paths)
     check_text_files(paths)
-    pieces = learn_vocabulary(
-        _read(paths), _SIZE.value, _LOWER_CASE.value, _STRIP_ACCENTS.value, split_cjk=_SPLIT_CJK.value
-    )
-    write_vocabulary(_OUTPUT.value, pieces)
-    short = "" if len(pieces) == _SIZE.value else f" of the {_SIZE.value} requested (the text has no more)"
-    print(f"{_OUTPUT.value}: {len(pieces)} wordpieces{short}, from {len(paths)} file{'s' if len(paths) > 1 else ''}")
+    tokenizer = _learn(_read(paths), size)
+    _write(output, merges, tokenizer)
+    count = tokenizer.vocab_size
+    short = "" if count == size else f" of the {size} requested (the text has no more)"
+    print(f"{output}: {count} pieces{short}, from {len(paths)} file{'s' if len(paths) > 1 else ''}")
 
 
 if __name__ == "__main__":

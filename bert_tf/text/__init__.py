@@ -2,13 +2,15 @@
 
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.kinds import open_tokenizer, saved_tokenizer
-from bert_tf.text.learning import learn_vocabulary
+from bert_tf.text.learning import learn_byte_pairs, learn_unigram, learn_vocabulary
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.vocabulary import read_vocabulary, write_vocabulary
 
 __all__ = [
     "BaseTokenizer",
     "Tokenizer",
+    "learn_byte_pairs",
+    "learn_unigram",
     "learn_vocabulary",
     "open_tokenizer",
     "read_vocabulary",

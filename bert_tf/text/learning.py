@@ -1,19 +1,34 @@
-"""Learns a WordPiece vocabulary from text, with the trainer of Hugging Face's `tokenizers`."""
+"""Learns vocabularies from text, by the trainers of Hugging Face's `tokenizers` and of `sentencepiece`."""
 
 import collections
 import gzip
+import heapq
+import io
 import itertools
+import json
+import random
+import re
 from collections.abc import Iterable, Iterator
 
+from bert_tf.config.values import half_pairs
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.text.base import ROBERTA
 from bert_tf.text.codepoints import SPECIAL_PIECES
 from bert_tf.text.normalizer import Normalizer
+from bert_tf.text.sentence_piece import parse_model
 from bert_tf.text.tokenizer import MAX_WORD_CHARS
 from bert_tf.types import StrPath
 
 MIN_SIZE = 100  # a smaller one has no room for an alphabet, digits and punctuation
 MAX_SIZE = 10_000_000  # of a model (config.model); the largest published one has a million
 _LINES_PER_CHUNK = 1024  # normalized at a time
+_NO_WORDS = "no words in the text to learn a vocabulary from; expected lines of text"
+_FIRST = (ROBERTA.cls, ROBERTA.pad, ROBERTA.sep, ROBERTA.unk)  # RoBERTa's ids 0 to 3; <mask> is the last
+# sentencepiece keeps its text in memory, with 20 bytes of indices for each character.
+_SAMPLE_CHARS = 100_000_000
+# Longer lines are cut at white space: sentencepiece drops very long ones, and see `_counted`.
+_PART_CHARS = 1000
+_PARTS = re.compile(rf"(?s).{{1,{_PART_CHARS}}}(?:\s|$)|.{{{_PART_CHARS}}}")
 
 
 def read_lines(path: StrPath) -> Iterator[bytes]:
@@ -29,7 +44,7 @@ def learn_vocabulary(
     strip_accents: bool | None = None,
     split_cjk: bool = True,
 ) -> list[str]:
-    """Learns a vocabulary; deterministic: the same text always gives the same one.
+    """Learns a WordPiece vocabulary; deterministic: the same text always gives the same one.
 
     It starts with the most frequent characters, at most size / 4 of them, each alone and as "##" piece. Words with
     other characters, which will be [UNK], and words longer than a tokenizer accepts are ignored.
@@ -45,12 +60,10 @@ def learn_vocabulary(
     from tokenizers import Tokenizer as Learner  # here: nothing else in this package needs it
     from tokenizers import models, pre_tokenizers, trainers
 
-    if not MIN_SIZE <= size <= MAX_SIZE:
-        raise ConfigError(f"vocabulary size {size:,} is too {'small' if size < MIN_SIZE else 'large'}; expected "
-                          f"{MIN_SIZE} up to {MAX_SIZE:,}")  # fmt: skip
+    _check_size(size, MIN_SIZE)
     words = _count_words(lines, Normalizer(lower_case, strip_accents, split_cjk))
     if not words:
-        raise DataError("no words in the text to learn a vocabulary from; expected lines of text")
+        raise DataError(_NO_WORDS)
 
     frequencies = collections.Counter[str]()
     for word, count in words.items():
@@ -81,3 +94,128 @@ def _count_words(lines: Iterable[str | bytes], normalizer: Normalizer) -> dict[s
     while chunk := list(itertools.islice(left, _LINES_PER_CHUNK)):
         words.update(itertools.chain.from_iterable(normalizer.words(chunk)))
     return {word: count for word, count in words.items() if len(word) <= MAX_WORD_CHARS}
+
+
+def learn_byte_pairs(lines: Iterable[str | bytes], size: int) -> tuple[list[str], list[str]]:
+    """Learns a vocabulary of byte-level BPE; deterministic: the same text always gives the same one.
+
+    Args:
+        lines: text; bytes are UTF-8. Their ends are left out.
+        size: number of pieces; a small text may give fewer.
+
+    Returns:
+        The arguments of `BytePairTokenizer`: the pieces by id, of which <s>, <pad>, </s> and <unk> are 0 to 3, the
+        bytes follow and <mask> is the last, as RoBERTa's; and the merges by rank. Each merge makes a piece of its own,
+        and merging by the joined string equals merging by pairs, because a piece always forms in the same steps.
+    """
+    from tokenizers import Tokenizer as Learner
+    from tokenizers import models, pre_tokenizers, trainers
+
+    _check_size(size, 256 + len(ROBERTA))
+    learner = Learner(models.BPE())
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    learner.pre_tokenizer = words
+    trainer = trainers.BpeTrainer(
+        vocab_size=size - 1, min_frequency=2, show_progress=False, special_tokens=list(_FIRST),
+        initial_alphabet=words.alphabet(),
+    )  # fmt: skip
+    learner.train_from_iterator(_texts(lines), trainer)
+    learned = json.loads(learner.to_str())["model"]
+    pieces = sorted(learned["vocab"], key=learned["vocab"].__getitem__)
+    return [*pieces, ROBERTA.mask], [" ".join(pair) for pair in learned["merges"]]
+
+
+def learn_unigram(lines: Iterable[str | bytes], size: int) -> bytes:
+    """Learns a unigram model of SentencePiece; deterministic: the same text always gives the same one.
+
+    Normalization (NFKC) and the share of characters that are covered (0.9995) are XLM-R's. Of more than 100 million
+    characters, a random sample of the lines is used.
+
+    Args:
+        lines: text; bytes are UTF-8.
+        size: number of pieces; a small text may give fewer.
+
+    Returns:
+        The content of a .model file, the argument of `SentencePieceTokenizer`. <s>, <pad>, </s> and <unk> are 0 to 3,
+        and <mask> is the last piece, as in XLM-R's checkpoints.
+
+    Raises:
+        ConfigError: the size is too small for the characters of the text.
+    """
+    from sentencepiece import SentencePieceTrainer
+
+    _check_size(size, MIN_SIZE)
+    model = io.BytesIO()
+    # sentencepiece drops lines with U+2585, its mark of unknown characters, and a tab is between text and frequency.
+    texts = (text.translate({0x2585: " ", ord("\t"): " "}) for text in _texts(lines))
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=iter(_counted(sample_text(texts, _SAMPLE_CHARS))), input_format="tsv",
+            model_writer=model, model_type="unigram", vocab_size=size, hard_vocab_limit=False,
+            character_coverage=0.9995, normalization_rule_name="nmt_nfkc",
+            bos_id=0, pad_id=1, eos_id=2, unk_id=3, control_symbols=[ROBERTA.mask],
+            num_threads=16,  # whose sums of floating-point numbers decide
+            max_sentence_length=4 * (_PART_CHARS + 1), minloglevel=2,
+        )  # fmt: skip
+    except RuntimeError as error:
+        if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error)):
+            raise ConfigError(
+                f"vocabulary size {size:,} is too small for a text whose characters alone are {int(found[1]):,} pieces"
+            ) from None
+        if "_.empty()]" in str(error):
+            raise DataError(_NO_WORDS) from None
+        raise
+    proto = parse_model(model.getvalue(), "the learned model")
+    proto.pieces.append(proto.pieces.pop(len(_FIRST)))
+    return proto.SerializeToString()
+
+
+def sample_text(texts: Iterable[str], chars: int) -> list[str]:
+    """Draws texts at random, the same each time, until they have a number of characters; keeps their order.
+
+    Args:
+        texts: those of more than 1,000 characters are cut into parts.
+        chars: at most this many are drawn.
+    """
+    parts = itertools.chain.from_iterable(map(_PARTS.findall, texts))
+    draws, total = random.Random(0), 0
+    drawn: list[tuple[float, int, str]] = []  # a heap, whose first one is left out next
+    for number, part in enumerate(parts):
+        heapq.heappush(drawn, (draws.random(), number, part))
+        total += len(part)
+        while total > chars:
+            total -= len(heapq.heappop(drawn)[2])
+    return [part for _, _, part in sorted(drawn, key=lambda one: one[1])]
+
+
+def _counted(texts: Iterable[str]) -> list[str]:
+    """Lines of a text, a tab and a frequency, in random order, the same each time.
+
+    The trainer's time grows with the square of the length of passages that occur twice. In this order only lines do,
+    at most: substrings that occur once are not considered for pieces.
+    """
+    counts = collections.Counter(texts)
+    halves = ((text, half) for text, count in counts.items() for half in (count - count // 2, count // 2))
+    lines = [f"{text}\t{count}" for text, count in halves if count]
+    random.Random(0).shuffle(lines)
+    return lines
+
+
+def _check_size(size: int, least: int) -> None:
+    if not least <= size <= MAX_SIZE:
+        raise ConfigError(f"vocabulary size {size:,} is too {'small' if size < least else 'large'}; expected "
+                          f"{least} up to {MAX_SIZE:,}")  # fmt: skip
+
+
+def _texts(lines: Iterable[str | bytes]) -> Iterator[str]:
+    """The lines without their ends and bytes that are not UTF-8; a DataError if all are blank."""
+    blank = True
+    for line in lines:
+        if wrong := next(half_pairs(line, "the text"), None):
+            raise DataError(wrong)
+        text = (line if isinstance(line, str) else line.decode("utf-8", "ignore")).rstrip("\r\n")
+        if text.strip():
+            blank = False
+            yield text
+    if blank:
+        raise DataError(_NO_WORDS)
