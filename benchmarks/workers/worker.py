@@ -39,21 +39,28 @@ def serve(setup: Callable[[dict[str, Any]], tuple[dict[str, Any], Round]]) -> No
     os._exit(0)  # leaving TensorFlow takes a second, and nothing is left to be written
 
 
-def repeated(step: Callable[[], Any], count: float, unit: str, seconds: float) -> Round:
+def repeated(
+    step: Callable[[], Any],
+    count: float,
+    unit: str,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Round:
     """A round that calls `step` until `seconds` have passed, at least once.
 
     Args:
         step: a unit of work; returns only after it is done.
         count: what a call processes, in `unit`.
+        clock: whose seconds count.
     """
 
     def do_round() -> dict[str, Any]:
-        calls, start = 0, time.perf_counter()
+        calls, start = 0, clock()
         now = start
         while now - start < seconds:
             step()
             calls += 1
-            now = time.perf_counter()
+            now = clock()
         return {"seconds": now - start, "count": calls * count, "unit": unit}
 
     return do_round
