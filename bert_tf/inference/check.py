@@ -18,20 +18,22 @@ from bert_tf.types import Array, Json
 # that is newer than the server would fail at the first request. So look at an op before you add it here.
 SERVED_OPS = frozenset(
     """
-    Add AddV2 All Any ArgMax AsString Assert AssignVariableOp BatchMatMulV2 BiasAdd Bitcast BitwiseAnd BroadcastTo Case
-    Cast ConcatV2 Const Cumsum DecodeRaw DenseBincount DisableCopyOnRead DivNoNan EnsureShape Equal Erf ExpandDims
-    FastBertNormalize FastWordpieceTokenizeWithOffsets Fill FlatMapDataset FloorDiv FloorMod GatherNd GatherV2 Greater
-    GreaterEqual HashTableV2 Identity IdentityN If Less LessEqual LogicalAnd LogicalNot LogicalOr LookupTableFindV2
-    LookupTableImportV2 LowerBound MatMul MatchingFiles MatrixBandPart Max Maximum Mean Merge MergeV2Checkpoints Minimum
-    Mul Neg NoOp NotEqual OneHot OnesLike OptionsDataset Pack Pad PadV2 ParseExampleV2 Placeholder PrintV2 Prod
-    QuantizeV2 RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv ReduceDataset ReduceJoin Relu
-    Reshape RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScatterNd Select SelectV2 SentencepieceOp SentencepieceTokenizeOp
-    SentencepieceTokenizeWithOffsetsOp SerializeTensor Shape ShardedFilename Sigmoid Size Softmax Split Square Squeeze
-    StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin
-    StringLength StringSplitV2 Sub Substr Sum Switch TakeDataset Tanh TensorListConcatV2 TensorListFromTensor
+    Add AddV2 All Any ArgMax AsString Assert AssignVariableOp BatchMatMulV2 BiasAdd Bitcast BitwiseAnd BroadcastTo
+    Case Cast ConcatV2 Const Cumsum DecodeRaw DenseBincount DisableCopyOnRead DivNoNan EnsureShape Equal Erf
+    ExpandDims FastBertNormalize FastWordpieceTokenizeWithOffsets Fill FlatMapDataset FloorDiv FloorMod GatherNd
+    GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If Less LessEqual LogicalAnd LogicalNot LogicalOr
+    LookupTableFindV2 LookupTableImportV2 LowerBound MatMul MatchingFiles MatrixBandPart Max Maximum Mean Merge
+    MergeV2Checkpoints Minimum Mul Neg NoOp NotEqual OneHot OnesLike OptionsDataset Pack Pad PadV2 ParseExampleV2
+    Placeholder PrintV2 Prod QuantizeV2 RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv
+    ReduceDataset ReduceJoin Relu Reshape RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScatterNd Select SelectV2
+    SentencepieceOp SentencepieceTokenizeOp SentencepieceTokenizeWithOffsetsOp SerializeTensor Shape ShardedFilename
+    Sigmoid Size Softmax Split Square Squeeze StatefulPartitionedCall StatelessIf StatelessWhile
+    StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLength StringSplitV2
+    StringToHashBucketFast Sub Substr Sum Switch TakeDataset Tanh TensorListConcatV2 TensorListFromTensor
     TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset
-    TextLineDataset Tile TopKV2 Transpose UnicodeDecodeWithOffsets UnicodeTranscode Unique Unpack UnsortedSegmentJoin
-    UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentSum UpperBound VarHandleOp Where While ZerosLike
+    TextLineDataset Tile TopKV2 Transpose UnicodeDecodeWithOffsets UnicodeTranscode Unique Unpack
+    UnsortedSegmentJoin UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentSum UpperBound VarHandleOp Where While
+    ZerosLike
     _MklNativeFusedMatMul _MklSoftmax
     """.split()  # noqa: SIM905
 )

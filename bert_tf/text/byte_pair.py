@@ -122,10 +122,13 @@ class BytePairTokenizer(SubwordTokenizer):
             pieces, pairs = _by_id(list(listed), source), list(fitting(merges, list[str], "merges"))
         names = special_names(pieces, source)
         self._merges = tuple(pairs)
-        model, texts = _model(tuple(pieces), self._merges, names, source)
+        model, texts, whole = _model(tuple(pieces), self._merges, names, source)
         super().__init__(pieces, names, texts)
         self._op = SentencePiece(model)
         with tf.init_scope():
+            hashes = _hashed(tf.gather(texts, whole))
+            order = tf.argsort(hashes)
+            self._hashes, self._whole = tf.gather(hashes, order), tf.gather(tf.constant(whole), order)
             self._lengths = tf.constant([len(text) for text in texts], tf.int64)
 
     @property
@@ -149,7 +152,8 @@ class BytePairTokenizer(SubwordTokenizer):
         words = tf.strings.split(tf.strings.regex_replace(walled, _WORD, rb"\0" + _WALL), _WALL)
         # Words repeat, and the op takes most of the time: it sees each word of the batch once.
         different, index = tf.unique(words.values)
-        ids = words.with_values(tf.gather(self._merged(different), index)).merge_dims(1, 2)
+        merged, rows = self._merged(different)
+        ids = words.with_values(tf.gather(merged, tf.gather(rows, index))).merge_dims(1, 2)
         if not with_offsets:
             nothing = tf.zeros([0], tf.int64)
             return ids, nothing, nothing
@@ -160,9 +164,25 @@ class BytePairTokenizer(SubwordTokenizer):
         return ids, ends - tf.gather(self._lengths, ids.values), ends
 
     def _merged(self, words: tf.Tensor) -> tf.RaggedTensor:
-        """ids [words, None]."""
-        letters = tf.strings.unicode_transcode(words, "ISO-8859-1", "UTF-8")  # a character per byte
-        return self._op.tokenize(tf.strings.regex_replace(letters, r"\x00", "\u0100"))
+        """ids [words, None] in another order, and the row of each word, int32 [words]."""
+        # Words that are pieces are found by their hashes, which is faster.
+        at = tf.searchsorted(self._hashes, _hashed(words))
+        pieces = tf.gather(self._whole, tf.minimum(at, tf.size(self._whole) - 1))
+        whole = tf.gather(self._texts, pieces) == words
+        letters = tf.strings.unicode_transcode(tf.boolean_mask(words, ~whole), "ISO-8859-1", "UTF-8")  # one per byte
+        others = self._op.tokenize(tf.strings.regex_replace(letters, r"\x00", "\u0100"))
+        single = tf.boolean_mask(pieces, whole)
+        ends = others.row_splits[-1] + tf.range(1, tf.size(single, tf.int64) + 1)
+        ids = tf.concat([others.values, single], 0)
+        merged = tf.RaggedTensor.from_row_splits(ids, tf.concat([others.row_splits, ends], 0), validate=False)
+        number = tf.cumsum(tf.cast(whole, tf.int32))  # of pieces up to each word
+        count = tf.shape(others.row_splits)[0] - 1
+        return merged, tf.where(whole, count + number - 1, tf.range(tf.size(words)) - number)
+
+
+def _hashed(words: tf.Tensor) -> tf.Tensor:
+    """int64 [words]"""
+    return tf.strings.to_hash_bucket_fast(words, 1 << 62)
 
 
 def _letters(text: bytes) -> str:
@@ -176,8 +196,10 @@ def _bytes_of(piece: str) -> bytes:
 
 
 @functools.lru_cache(maxsize=4)
-def _model(pieces: tuple[str, ...], merges: tuple[str, ...], names: Specials, source: str) -> tuple[bytes, list[bytes]]:
-    """The SentencePiece model of a vocabulary, and what each piece stands for."""
+def _model(
+    pieces: tuple[str, ...], merges: tuple[str, ...], names: Specials, source: str
+) -> tuple[bytes, list[bytes], list[int]]:
+    """The SentencePiece model of a vocabulary, what each piece stands for, and the pieces that are kept as words."""
     from sentencepiece import sentencepiece_model_pb2  # its message classes take a moment
 
     ids = {piece: number for number, piece in enumerate(pieces)}
@@ -213,14 +235,16 @@ def _model(pieces: tuple[str, ...], merges: tuple[str, ...], names: Specials, so
             proto.pieces.add(piece=f"{_SPELLED_BY_NONE}{number}", type=proto.SentencePiece.CONTROL)
     proto.pieces.add(piece=_SPELLED_BY_NONE, type=proto.SentencePiece.UNKNOWN)  # a model needs one; no text has it
     model = proto.SerializeToString()
-    _check_merging(pieces, pairs, model, source)
-    return model, texts
+    return model, texts, _checked_merging(pieces, pairs, model, source)
 
 
-def _check_merging(pieces: tuple[str, ...], pairs: list[tuple[str, str]], model: bytes, source: str) -> None:
+def _checked_merging(pieces: tuple[str, ...], pairs: list[tuple[str, str]], model: bytes, source: str) -> list[int]:
     """Raises DataError if merging by the joined string, as SentencePiece does, differs from merging by pairs.
 
     Compares them on all pieces, and on random pieces side by side. No published vocabulary differs.
+
+    Returns:
+        The ids of pieces that, as words, are these pieces.
     """
     import sentencepiece
     from tokenizers import models  # it merges by pairs
@@ -240,3 +264,4 @@ def _check_merging(pieces: tuple[str, ...], pairs: list[tuple[str, str]], model:
                 f"{source}: {word!r} is {[pieces[i] for i in expected]} if pieces are merged by pairs, but "
                 f"{[pieces[i] for i in ids]} here, where they are merged by the joined string; use another vocabulary"
             )
+    return [ids[0] for _, ids in zip(ordinary, found, strict=False) if len(ids) == 1]
