@@ -172,8 +172,8 @@ def _answers(reviews: str, tiny: str) -> tuple[list[Json], list[Json]]:
     ]
     fillings = []
     for row in _ask(tiny, _BLANKS):
-        best = zip(row["tokens"][0], row["probabilities"][0], strict=True)
-        tokens = [{"token": token, "probability": value} for token, value in best]
+        best = zip(*(row[name][0] for name in ("tokens", "continues", "probabilities")), strict=True)
+        tokens = [{"token": "-" * continues + token, "probability": value} for token, continues, value in best]
         fillings.append({"text": row["text"], "fillings": tokens})
     return predictions, fillings
 

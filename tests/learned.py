@@ -59,7 +59,9 @@ def learned(kind: str) -> Learned:
         processor = sentencepiece.SentencePieceProcessor(model_proto=ours.model)
         scores += [(ours.vocab[at], processor.get_score(at)) for at in range(4, ours.vocab_size - 1)]
         twin = tokenizers.Tokenizer(tokenizers.models.Unigram([*scores, ("<mask>", 0.0)], unk_id=ours.unk_id))
-        twin.normalizer = tokenizers.normalizers.NFKC()
+        normalizers = tokenizers.normalizers
+        one_space = normalizers.Replace(tokenizers.Regex(" {2,}"), " ")
+        twin.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Strip(), one_space])
         twin.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
         single, pair = "<s> $A </s>", "<s> $A </s> </s>:0 $B:0 </s>:0"
     names = list(ours.special_names)

@@ -286,12 +286,12 @@ class MultipleChoice(FineTuned):
 
 
 class MaskedLM(Model[MaskedLMTask]):
-    """A pre-trained masked language model, which fills in [MASK].
+    """A pre-trained masked language model, which fills in the mask tokens of a text: [MASK] or <mask>.
 
     Examples:
         >>> model = bert_tf.MaskedLM.from_pretrained("hf://google-bert/bert-base-uncased")
         >>> model.predict(["Paris is the [MASK] of France."])
-        [[[{'token': ..., 'probability': ...}, ...]]]
+        [[[{'token': ..., 'continues': ..., 'probability': ...}, ...]]]
     """
 
     _kind = MaskedLMTask
@@ -311,21 +311,27 @@ class MaskedLM(Model[MaskedLMTask]):
         return model
 
     def predict(self, texts: Values, *, batch_size: int = 32) -> list[list[list[Json]]]:
-        """Predicts the wordpieces of each [MASK] within the model's maximum length.
+        """Predicts the token of each mask within the model's maximum length.
 
         Returns:
-            A list per text and, in it, a list per [MASK]: dicts of token and probability, the best first.
+            A list per text and, in it, a list per mask: dicts of token (its text), continues (whether it joins the text
+            before the mask without a space) and probability, the best first.
         """
         batch_size, listed = batch_size_of(batch_size), texts_of(texts)
         predictions: list[list[list[Json]]] = []
         for first in range(0, len(listed), batch_size):
             outputs = self._predict(tf.constant(listed[first : first + batch_size]))
-            columns = [outputs[name].numpy() for name in ("tokens", "probabilities", "mask_count")]
-            check_finite({"probabilities": columns[1]}, [f"texts[{first + row}]" for row in range(len(columns[1]))])
-            for tokens, shares, masks in zip(*columns, strict=True):
-                best = [zip(tokens[mask], shares[mask].tolist(), strict=True) for mask in range(masks)]
+            columns = [outputs[name].numpy() for name in ("tokens", "continues", "probabilities", "mask_count")]
+            check_finite({"probabilities": columns[2]}, [f"texts[{first + row}]" for row in range(len(columns[2]))])
+            for *best, masks in zip(*columns, strict=True):
                 predictions.append(
-                    [[{"token": token.decode(), "probability": share} for token, share in one] for one in best]
+                    [
+                        [
+                            {"token": token.decode(), "continues": continues, "probability": share}
+                            for token, continues, share in zip(*(column[mask].tolist() for column in best), strict=True)
+                        ]
+                        for mask in range(masks)
+                    ]
                 )
         return predictions
 

@@ -41,17 +41,18 @@ class EmbeddingConfig:
 
     Attributes:
         per: unit that gets one vector: "sentence" (the whole text), "word" or "token".
-        pool: how token vectors are pooled. For sentences "mean" (over all tokens, [CLS] and [SEP] included), "cls",
-            "max", "mean_sqrt_len" (the sum, divided by the square root of the number of tokens), "weightedmean" (token
-            i has weight i, from 1), "lasttoken" ([SEP]), or several joined by "+", whose vectors are concatenated; for
-            words "first" (the first wordpiece, as in the paper's tagger), "mean" or "max"; "" for the first of these.
+        pool: how token vectors are pooled. For sentences "mean" (over all tokens, special tokens included), "cls" (the
+            first), "max", "mean_sqrt_len" (the sum, divided by the square root of the number of tokens),
+            "weightedmean" (token i has weight i, from 1), "lasttoken" (the separator), or several joined by "+", whose
+            vectors are concatenated; for words "first" (the first piece, as in the paper's tagger), "mean" or "max"; ""
+            for the first of these.
         features: the layers that make up a token's vector.
         max_length: tokens per window, special tokens included; 0 for the model's maximum.
         long_texts: how to handle longer texts. "window" splits them into overlapping windows; each token's vector comes
             from the window where it has the most context. "head" keeps the first `max_length` tokens.
         prompts: texts that can be put in front of each text, by name.
         prompt_name: the one in use; "" for none.
-        include_prompt: whether the tokens of the prompt are pooled, too; if not, neither is [CLS].
+        include_prompt: whether the tokens of the prompt are pooled, too; if not, neither is the first token.
         dense: layers that follow pooling.
         normalize: whether vectors get length 1.
     """

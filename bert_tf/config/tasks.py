@@ -10,6 +10,7 @@ from bert_tf.errors import ConfigError
 
 _LABELS = "write each once, as --config.task.labels=\"('neg','pos')\""
 _LENGTH: Rule = {"at_least": 8, "at_most": 1_000_000}
+_SPECIAL = 3  # special tokens of a pair of texts; RoBERTa's four shorten a stride that is too long
 _TOKENS: Rule = {"at_least": 1, "at_most": 1_000_000}
 
 
@@ -246,19 +247,13 @@ class QuestionAnsweringConfig(TaskConfig):
 
     def check(self) -> Self:
         super().check()
-        if self.stride > (room := self.budget - self.kept_of_question):
+        if self.stride > (room := self.max_length - _SPECIAL - self.kept_of_question(_SPECIAL)):
             raise ConfigError(
                 f"task.stride is {self.stride}; it must be at most {room}, the tokens left in a window with the "
                 "longest question, so that windows skip nothing"
             )
         return self
 
-    @property
-    def budget(self) -> int:
-        """Tokens of a window without the special ones: [CLS] question [SEP] context [SEP]."""
-        return self.max_length - 3
-
-    @property
-    def kept_of_question(self) -> int:
-        """Maximum number of tokens of a question to keep."""
-        return min(self.max_question_length, self.budget // 2)
+    def kept_of_question(self, special_tokens: int) -> int:
+        """Maximum number of tokens of a question to keep: half of a window without its special tokens, or fewer."""
+        return min(self.max_question_length, (self.max_length - special_tokens) // 2)

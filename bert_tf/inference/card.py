@@ -120,6 +120,7 @@ def write_card(
         "task": {"name": task.name, "settings": task.settings()},
         "tokenizer": task.tokenizer.description,
         "mask_id": task.tokenizer.mask_id,  # for clients of the signature `tokens` that hide a token
+        "special_tokens": task.tokenizer.special_names._asdict(),
         "versions": {package: importlib.metadata.version(package) for package in _PACKAGES}
         | {"python": platform.python_version(), "unicode": unicodedata.unidata_version},
         "training": _training(results),

@@ -22,7 +22,7 @@ from bert_tf.quiet import traced_function
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, WORD_LISTS, WORDS, check_size, padded, signature, token_signature
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.packing import dense_features, truncate
-from bert_tf.text.words import extents, given_words, pieces_with_accents, spans, word_numbers, word_of
+from bert_tf.text.words import extents, given_words, quotable_pieces, spans, word_numbers, word_of
 from bert_tf.types import Json, StrPath, Tensors, TfFunction
 
 
@@ -101,7 +101,7 @@ class Embedder:
         self._dense = _dense_layers(self.config, encoder.config.hidden_size, tensors or {})
         self._prompt_tokens = 0  # in front of what is pooled
         if config.prompt and not config.include_prompt:
-            self._prompt_tokens = 1 + int(tokenizer.tokenize([config.prompt]).row_lengths()[0])  # and [CLS]
+            self._prompt_tokens = 1 + int(tokenizer.tokenize([config.prompt]).row_lengths()[0])  # and the first
         self.codec = self
         self.counted: dict[str, tuple[str, ...]] = {}
         if self._per != "sentence":
@@ -198,7 +198,7 @@ class Embedder:
             (string), start and end (int32, in characters of the text), ragged [batch, None]. A word without any
             wordpiece has a vector of zeros.
         """
-        ids, starts, ends = pieces_with_accents(self.tokenizer, self._prompted(text))
+        ids, starts, ends = quotable_pieces(self.tokenizer, self._prompted(text))
         budget = self._length - self.tokenizer.specials()
         if self.config.long_texts == "head":
             ids, _, _ = truncate(ids, budget=budget)
@@ -292,13 +292,13 @@ class Embedder:
 
 
 def _with_special_tokens(chosen: tf.RaggedTensor, value: bool, states: tf.Tensor) -> tf.Tensor:
-    """bool [windows, length] from `chosen`, bool [windows, None]: `value` at [CLS] and [SEP], False at padding."""
+    """bool [windows, length] from `chosen`, bool [windows, None]: `value` at special tokens, False at padding."""
     edge = tf.fill([chosen.nrows(), 1], value)
     return tf.concat([edge, chosen, edge], 1).to_tensor(shape=tf.stack([-1, tf.shape(states)[1]]))
 
 
 def _of_texts(kept: Tensors, row: tf.Tensor, count: tf.Tensor) -> Tensors:
-    """The result of `Embedder._pooled` for windows, joined for each text; every window has its own [CLS] and [SEP].
+    """The result of `Embedder._pooled` for windows, joined for each text; every window has special tokens.
 
     Args:
         kept: for windows.

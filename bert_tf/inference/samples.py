@@ -59,7 +59,7 @@ class Request(NamedTuple):
 
 def sample_requests(codec: Served, names: Iterable[str]) -> list[Request]:
     """Creates requests of each kind to each signature in `names`."""
-    mask = b" [MASK]" if isinstance(codec, FillMask) else b""
+    mask = f" {codec.tokenizer.special_names.mask}".encode() if isinstance(codec, FillMask) else b""
     requests = []
     for kind, texts in _TEXTS.items():
         in_bytes = [text if isinstance(text, bytes) else text.encode() for text in texts]

@@ -1,4 +1,4 @@
-"""The masked language model (paper, section 3.1, task 1); when served, it fills in [MASK]."""
+"""The masked language model (paper, section 3.1, task 1); when served, it fills in the masks of a text."""
 
 import types
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.packing import dense_features, truncate
 from bert_tf.types import Json, Tensors, TfFunction
 
-# Predictions for each [MASK].
+# Predictions for each mask.
 _FILLINGS = 5
 # What tf.custom_gradient expects: the values and the function from their upstream gradients to the gradients.
 _WithGradient: TypeAlias = tuple[tuple[tf.Tensor, tf.Tensor], Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, None]]]
@@ -31,7 +31,7 @@ class _Settings(TypedDict):
 
 
 class FillMask:
-    """The codec of masked language models: fills in [MASK]; a `tasks.signatures.Served`.
+    """The codec of masked language models: fills in the mask tokens of a text; a `tasks.signatures.Served`.
 
     Args:
         tokenizer: tokenizes the texts.
@@ -39,7 +39,7 @@ class FillMask:
     """
 
     counted: Mapping[str, tuple[str, ...]] = types.MappingProxyType({
-        "mask_count": ("tokens", "ids", "probabilities")
+        "mask_count": ("tokens", "continues", "ids", "probabilities")
     })  # fmt: skip
 
     def __init__(self, tokenizer: BaseTokenizer, max_length: int) -> None:
@@ -55,7 +55,7 @@ class FillMask:
 
     def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
         if encoder_of(model).config.attention == "causal":
-            raise ConfigError("a causal model cannot fill in [MASK]; fine-tune it and export that")
+            raise ConfigError("a causal model cannot fill in masks; fine-tune it and export that")
 
         def fill(features: Tensors) -> Tensors:
             return self._fillings(model, features)
@@ -67,15 +67,16 @@ class FillMask:
         return {DEFAULT: signature(fill_text, self.inputs()), TOKENS: token_signature(model, fill)}
 
     def _fillings(self, model: keras.Model, features: Tensors) -> Tensors:
-        """The most probable wordpieces for every [MASK], in graph code.
+        """The most probable tokens for every mask, in graph code.
 
         Args:
             model: a model as `MaskedLMObjective.build` returns.
             features: the encoder's inputs, int32 [batch, length].
 
         Returns:
-            tokens string, ids int32 and probabilities float32, each [batch, masks, 5], where masks is the largest
-            number of [MASK] in a row; rows with fewer are padded with "" and 0. mask_count int32 [batch].
+            tokens string, as to be shown; continues bool, whether a token joins the text before the mask without a
+            space; ids int32 and probabilities float32: each [batch, masks, 5], where masks is the largest number of
+            masks in a row; rows with fewer are padded with "", False and 0. mask_count int32 [batch].
         """
         ids = features["input_word_ids"]
         masks = tf.where(ids == self.tokenizer.mask_id)
@@ -90,7 +91,8 @@ class FillMask:
 
         best = map_in_chunks(most_probable, features | {"masked_lm_positions": positions.to_tensor()})
         return {
-            "tokens": tf.where(is_mask, tf.gather(tf.constant(self.tokenizer.vocab), best["ids"]), ""),
+            "tokens": tf.where(is_mask, tf.gather(tf.constant(self.tokenizer.readable), best["ids"]), ""),
+            "continues": is_mask & tf.gather(self.tokenizer.continues, best["ids"]),
             "ids": tf.where(is_mask, best["ids"], 0),
             "probabilities": tf.where(is_mask, best["probabilities"], 0.0),
             "mask_count": tf.cast(positions.row_lengths(), tf.int32),
@@ -132,7 +134,7 @@ class MaskedLMObjective(Objective):
 
     def counts(self, features: Tensors) -> dict[str, tf.Tensor]:
         numbers = features["input_mask"]  # the number of each token's sequence: a row may have several
-        # A sequence has at least [CLS], [SEP] and one more token; number 0 is padding.
+        # A sequence has at least two special tokens and one more; number 0 is padding.
         most = self._max_length // 3 + 1
         masked = tf.gather(numbers, features["masked_lm_positions"], batch_dims=1)
         lengths = _sums_by_sequence(numbers, tf.ones(tf.shape(numbers)), most)

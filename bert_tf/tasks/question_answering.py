@@ -54,8 +54,8 @@ class QuestionObjective(Objective):
     def build(self, encoder: BertEncoder) -> keras.Model:
         if self._unanswerable and encoder.config.attention == "causal":
             raise ConfigError(
-                "task.unanswerable is True, so [CLS] must predict whether there is an answer, but in this model it "
-                "sees no other token (model.attention is causal); train on answerable questions only"
+                "task.unanswerable is True, so the first token must predict whether there is an answer, but in this "
+                "model it sees no other token (model.attention is causal); train on answerable questions only"
             )
         return build(encoder, "question_answering")
 

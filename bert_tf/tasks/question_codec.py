@@ -14,7 +14,7 @@ from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.positions import MASKED_SCORE
 from bert_tf.tasks.codec import Codec, strings
 from bert_tf.tasks.task import State
-from bert_tf.text.words import pieces_with_accents, spans
+from bert_tf.text.words import quotable_pieces, spans
 from bert_tf.types import Array, Json, Tensors
 
 _MISSING = -1  # start and end of an answer that is not in the context
@@ -69,20 +69,21 @@ class QuestionCodec(Codec):
     def preprocess(self, columns: Tensors) -> Tensors:
         tokenizer, config = self.tokenizer, self.config
         questions = tokenizer.tokenize(columns["question"])
-        most = config.kept_of_question
+        added = tokenizer.specials(pairs=True)
+        most = config.kept_of_question(added)
         truncated = questions.row_lengths() > most
         questions = questions[:, :most]
         # Usually there are several questions about one text: it is tokenized once.
         texts, of_question = tf.unique(columns["context"])
-        ids, starts, ends = (tf.gather(value, of_question) for value in pieces_with_accents(tokenizer, texts))
-        budget = config.max_length - tokenizer.specials(pairs=True) - questions.row_lengths()
+        ids, starts, ends = (tf.gather(value, of_question) for value in quotable_pieces(tokenizer, texts))
+        budget = config.max_length - added - questions.row_lengths()
         # A converted model's windows can be shorter than the default stride.
         spans = windows(ids.row_lengths(), budget, tf.minimum(tf.cast(config.stride, tf.int64), budget))
         rows = spans[0]
         questions = tf.gather(questions, rows)
         packed, types = tokenizer.pack(questions, cut(ids, *spans))
         zero = tf.zeros([tf.size(rows), 1], tf.int32)
-        separators = [zero] * (tokenizer.specials(pairs=True) - 2)
+        separators = [zero] * (added - 2)  # between question and context
 
         def of_tokens(of_context: tf.RaggedTensor) -> tf.RaggedTensor:
             return tf.concat([zero, tf.zeros_like(questions), *separators, of_context, zero], 1)  # as packed
@@ -111,7 +112,8 @@ class QuestionCodec(Codec):
         """
         most, wanted = self.config.max_answer_length, self.config.n_best
         start = tf.where(features["may_start"] > 0, outputs["start_logits"], -np.inf)
-        end = tf.where(features["ends"] > 0, outputs["end_logits"], -np.inf)
+        # Special tokens and white space are empty.
+        end = tf.where(features["ends"] > features["starts"], outputs["end_logits"], -np.inf)
         length = tf.shape(start)[1]
         # A span is its first token and the number of tokens that follow.
         following = tf.range(length)[:, tf.newaxis] + tf.range(most)
@@ -251,7 +253,7 @@ def answer_positions(
     spans: tuple[tf.Tensor, tf.Tensor, tf.Tensor],
     before: tf.Tensor,
 ) -> tf.Tensor:
-    """Positions of the answer's first and last token in each row; 0, [CLS], unless the window has all of the answer.
+    """Positions of the answer's first and last token in each row; 0, the first, unless the window has all of it.
 
     Args:
         answers: int32 [examples, 2], start and end in bytes.

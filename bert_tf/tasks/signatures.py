@@ -133,9 +133,10 @@ def attention_signature(codec: Served, model: keras.Model) -> TfFunction:
     If an example is several sequences, such as choices, each output has one more dimension for these.
 
     Returns:
-        tf.function that maps the codec's inputs to a dict: tokens string, ids int32, types int32 (segment ids), starts
-        and ends int32 (byte offsets in the token's text), texts int32 (index of that text among the inputs; -1 for the
-        special tokens) [batch, length]; token_count int32 [batch]; attention_bytes string [batch]: uint8 [layers,
+        tf.function that maps the codec's inputs to a dict: tokens string (as to be shown), continues bool (whether a
+        token continues the word of the one before it), ids int32, types int32 (segment ids), starts and ends int32
+        (byte offsets in the token's text), texts int32 (index of that text among the inputs; -1 for the special tokens)
+        [batch, length]; token_count int32 [batch]; attention_bytes string [batch]: uint8 [layers,
         heads, tokens, tokens] in C order, 255 for probability 1, each token's attention in the last dimension;
         attention_shape int32 [batch, 4].
     """
@@ -195,7 +196,7 @@ class _NumberingTokenizer:
 
     def __init__(self, tokenizer: BaseTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._calls: list[tuple[tf.Tensor, ...]] = []  # ids, starts, ends and text of the tokens of each call
+        self._calls: list[tuple[tf.Tensor, ...]] = []  # of the tokens of each call: what `resolved` looks up
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
@@ -209,7 +210,8 @@ class _NumberingTokenizer:
         ids, starts, ends = self._tokenizer.tokenize_with_offsets(strings, special_tokens)
         text = tf.fill(tf.shape(ids.values), len(self._calls))
         before = sum((tf.size(call[0]) for call in self._calls), self._tokenizer.vocab_size)
-        self._calls.append((ids.values, starts.values, ends.values, text))
+        continues = ~self._tokenizer.word_starts(ids).values
+        self._calls.append((ids.values, starts.values, ends.values, text, continues))
         return ids.with_values(before + tf.range(tf.size(ids.values))), starts, ends
 
     @property
@@ -221,13 +223,14 @@ class _NumberingTokenizer:
         """The encoder's inputs with ids for numbers, and the tokens as `attention_signature` returns them."""
         numbers = features["input_word_ids"]
         size = self._tokenizer.vocab_size
-        special = tf.range(size), tf.zeros([size], tf.int32), tf.zeros([size], tf.int32), tf.fill([size], -1)
+        none = tf.zeros([size], tf.int32)
+        special = tf.range(size), none, none, none - 1, none > 0
         columns = zip(special, *self._calls, strict=True)
-        ids, starts, ends, texts = (tf.gather(tf.concat(column, 0), numbers) for column in columns)
+        ids, starts, ends, texts, continues = (tf.gather(tf.concat(column, 0), numbers) for column in columns)
         is_token = features["input_mask"] > 0
-        tokens = tf.where(is_token, tf.gather(tf.constant(self._tokenizer.vocab), ids), "")
-        texts = tf.where(is_token, texts, -1)
-        answer = {"tokens": tokens, "ids": ids, "types": features["input_type_ids"]}
+        tokens = tf.where(is_token, tf.gather(tf.constant(self._tokenizer.readable), ids), "")
+        texts, continues = tf.where(is_token, texts, -1), is_token & continues
+        answer = {"tokens": tokens, "continues": continues, "ids": ids, "types": features["input_type_ids"]}
         return features | {"input_word_ids": ids}, answer | {"starts": starts, "ends": ends, "texts": texts}
 
 

@@ -35,7 +35,7 @@ from bert_tf.text.words import (
     characters,
     extents,
     given_words,
-    pieces_with_accents,
+    quotable_pieces,
     spans,
     word_numbers,
     word_of,
@@ -165,7 +165,7 @@ class TaggingCodec(Codec):
         def in_windows(values: tf.Tensor) -> tf.RaggedTensor:
             of_windows = cut(ids.with_values(tf.cast(values, tf.int32)), *rows)
             of_windows = of_windows.with_values(tf.where(chosen, of_windows.values, 0))
-            return tf.concat([zero, of_windows, zero], 1)  # [CLS] and [SEP]
+            return tf.concat([zero, of_windows, zero], 1)  # as packed
 
         packed, types = self.tokenizer.pack(cut(ids, *rows))
         inputs = {"input_word_ids": packed, "input_type_ids": types, "row": rows[0]}
@@ -327,7 +327,7 @@ def split_texts(tokenizer: BaseTokenizer, unit: str, examples: list[TaggedExampl
         offsets = ((range(len(text)), range(1, len(text) + 1)) for text in texts)
     else:
         text = tf.constant(texts)
-        ids, *of_pieces = pieces_with_accents(tokenizer, text)
+        ids, *of_pieces = quotable_pieces(tokenizer, text)
         of_words = extents(word_numbers(tokenizer, text, ids, *of_pieces), *of_pieces)
         starts, ends = (
             value.with_values(characters(text, value.value_rowids(), value.values)).to_list() for value in of_words
@@ -340,7 +340,7 @@ def words_without_pieces(tokenizer: BaseTokenizer, examples: list[TaggedExample]
     """The location of each word without wordpieces, because the tokenizer deletes all of its characters."""
     columns = {"text": tf.constant([example.text for example in examples])}
     columns |= word_columns([[example] for example in examples])
-    _, starts, _ = tokenizer.tokenize_with_offsets(columns["text"])
+    _, starts, _ = quotable_pieces(tokenizer, columns["text"])
     missing = np.ones(int(columns["word_starts"].values.shape[0]), bool)
     missing[word_of(starts, columns["word_starts"], columns["text"]).numpy()] = False
     rows = columns["word_starts"].value_rowids().numpy()
@@ -360,7 +360,7 @@ def match_words(tokenizer: BaseTokenizer, unit: str, columns: Tensors) -> tuple[
         piece [pieces] the word's number in the text from 1, its start and end in bytes and, if given, its target.
     """
     text = columns["text"]
-    ids, starts, ends = pieces_with_accents(tokenizer, text)
+    ids, starts, ends = quotable_pieces(tokenizer, text)
     if unit == "characters":
         word_starts, word_ends = extents(character_groups(starts, ends), starts, ends)
     elif "word_starts" in columns:

@@ -1,32 +1,41 @@
 """Words and characters from the offsets of pieces, in the TensorFlow graph."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
-from bert_tf.text.base import is_among
-from bert_tf.text.codepoints import CJK_RANGES, accent_codes, punctuation_codes, space_codes
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.base import BaseTokenizer, is_among
+from bert_tf.text.codepoints import CJK_RANGES, accent_codes, punctuation_codes, space_codes, white_space_codes
+from bert_tf.types import Array
 
 _BYTES = [bytes([value]) for value in range(256)]
 
 
-def pieces_with_accents(
-    tokenizer: Tokenizer, text: tf.Tensor
+def quotable_pieces(
+    tokenizer: BaseTokenizer, text: tf.Tensor
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-    """Like `tokenize_with_offsets`, but pieces include the accents after them that the tokenizer deletes.
+    """Like `tokenize_with_offsets`, but made for quoting: spans from one piece to another are whole words of the text.
 
-    So spans of text that end with a piece do not lose the accents (Latin accents, vowel signs, points) of its last
-    letter.
+    * Pieces include the accents after them that the tokenizer deletes (Latin accents, vowel signs, points), so that no
+      span loses those of its last letter.
+    * A piece of white space is the empty span at the beginning of the piece after it, whose word it begins, or at the
+      end of the last piece. A text of nothing but white space has no pieces.
 
     Args:
-        tokenizer: its `strip_accents` decides whether there is anything to include.
+        tokenizer: its `strip_accents` and `keeps_spaces` decide whether there is anything to change.
         text: string [batch].
 
     Returns:
         ids, starts, ends: int32 [batch, None].
     """
     ids, starts, ends = tokenizer.tokenize_with_offsets(text)
-    if not tokenizer.strip_accents:
-        return ids, starts, ends
+    if tokenizer.strip_accents:
+        ends = _with_accents(text, ends)
+    return _without_spaces(text, ids, starts, ends) if tokenizer.keeps_spaces else (ids, starts, ends)
+
+
+def _with_accents(text: tf.Tensor, ends: tf.RaggedTensor) -> tf.RaggedTensor:
+    """`ends` int32 [batch, None], moved behind the accents that follow."""
 
     def extended() -> tf.Tensor:
         codes, offsets = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
@@ -36,7 +45,31 @@ def pieces_with_accents(
 
     # At the end of a text this looks at the first character of the next one, which costs time but changes nothing.
     any_accents = tf.reduce_any(is_among(_code_points(text, ends), accent_codes()))
-    return ids, starts, ends.with_values(tf.cond(any_accents, extended, lambda: ends.values))
+    return ends.with_values(tf.cond(any_accents, extended, lambda: ends.values))
+
+
+def _without_spaces(
+    text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
+) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+    """Pieces whose spans have no white space at their ends, as `quotable_pieces` returns them."""
+    # Spans have white space in front only if they have nothing else.
+    visible = ~is_among(_code_points(text, starts), white_space_codes())  # [pieces]
+    any_visible = tf.math.unsorted_segment_max(tf.cast(visible, tf.int32), starts.value_rowids(), starts.nrows()) > 0
+    kept = tf.gather(any_visible, starts.value_rowids())  # not those of texts of white space
+    ids, starts, ends = (
+        tf.RaggedTensor.from_value_rowids(
+            tf.boolean_mask(ragged.values, kept), tf.boolean_mask(ragged.value_rowids(), kept), ragged.nrows()
+        )
+        for ragged in (ids, starts, ends)
+    )
+    visible, rows = tf.boolean_mask(visible, kept), ids.value_rowids()
+    number = tf.cumsum(tf.cast(visible, tf.int32), exclusive=True)
+    places = tf.pad(tf.where(visible)[:, 0], [[1, 1]])
+    before, after = tf.gather(places, number), tf.gather(places, number + 1)  # visible pieces
+    in_row = (number + 2 < tf.size(places)) & (tf.gather(rows, after) == rows)
+    place = tf.where(in_row, tf.gather(starts.values, after), tf.gather(ends.values, before))
+    starts, ends = (ragged.with_values(tf.where(visible, ragged.values, place)) for ragged in (starts, ends))
+    return ids, starts, ends
 
 
 def given_words(words: tf.Tensor) -> dict[str, tf.Tensor | tf.RaggedTensor]:
@@ -63,17 +96,18 @@ def given_words(words: tf.Tensor) -> dict[str, tf.Tensor | tf.RaggedTensor]:
 
 
 def word_numbers(
-    tokenizer: Tokenizer, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
+    tokenizer: BaseTokenizer, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
 ) -> tf.RaggedTensor:
     """The number of the word that each piece belongs to.
 
     Words are separated by white space. Each leading or trailing punctuation mark, and each CJK ideograph that the
-    tokenizer splits, is a separate word: ( U.S., don't ) is six words, and "don't" one.
+    tokenizer splits, is a separate word: ( U.S., don't ) is six words, and "don't" one. A piece is not split: several
+    marks, or a mark and letters, are one word if they are one piece.
 
     Args:
         tokenizer: that made the pieces.
         text: string [batch].
-        ids, starts, ends: int32 [batch, None], as returned by `pieces_with_accents` for `text`.
+        ids, starts, ends: int32 [batch, None], as returned by `quotable_pieces` for `text`.
 
     Returns:
         int64 [batch, None], from 0 in each text.
@@ -82,11 +116,15 @@ def word_numbers(
     # Looks at the text, not the piece: marks that the vocabulary lacks are [UNK].
     opening = _code_points(text, starts)
     mark = is_among(opening, punctuation_codes())
+    if tokenizer.keeps_spaces:  # else a mark is one piece
+        mark &= ~_any_between(text, starts, ends, lambda codes: ~is_among(codes, punctuation_codes()))
+    mark |= starts.values == ends.values
     first = _first_of_row(ids)
     before = tf.where(first, 0, _shifted(ends.values, 0))  # end of the previous piece
-    # A gap before a "##" piece is deleted text, not white space. It may be deleted text next to a mark, too.
+    # A gap before a piece that continues a word is deleted text, not white space. So it may be next to a mark, too.
     gap = ~first & (before < starts.values) & ~continues
-    first_of_chunk = first | gap & _has_space(text, starts.with_values(before), starts, gap)
+    spaces = white_space_codes() if tokenizer.keeps_spaces else space_codes()
+    first_of_chunk = first | gap & _has_space(text, starts.with_values(before), starts, gap, spaces)
     chunk = tf.cumsum(tf.cast(first_of_chunk, tf.int64)) - 1  # [pieces]
     count = tf.size(chunk, tf.int64)
     position = tf.range(count)
@@ -96,7 +134,7 @@ def word_numbers(
     alone = (position < tf.gather(inner_first, chunk)) | (position > tf.gather(inner_last, chunk))
     if tokenizer.split_cjk:
         alone |= _is_ideograph(opening)
-    begins = first_of_chunk | (alone | _shifted(alone, False)) & ~continues
+    begins = first_of_chunk | (alone | _shifted(alone, False)) & ~_attached(starts, ends)
     return _numbered(ids, begins)
 
 
@@ -104,13 +142,12 @@ def character_groups(starts: tf.RaggedTensor, ends: tf.RaggedTensor) -> tf.Ragge
     """Groups pieces that share a character, such as the parts of one decomposed syllable.
 
     Args:
-        starts, ends: int32 [batch, None], in bytes.
+        starts, ends: int32 [batch, None], as returned by `quotable_pieces`.
 
     Returns:
         int64 [batch, None], the number of each piece's group, from 0 in each text.
     """
-    first = _first_of_row(starts)
-    return _numbered(starts, first | (starts.values >= _shifted(ends.values, 0)))
+    return _numbered(starts, _first_of_row(starts) | ~_attached(starts, ends))
 
 
 def extents(
@@ -166,17 +203,32 @@ def characters(text: tf.Tensor, rows: tf.Tensor, offsets: tf.Tensor) -> tf.Tenso
     return tf.gather(before, begins + offsets) - tf.gather(before, begins)
 
 
-def _has_space(text: tf.Tensor, firsts: tf.RaggedTensor, lasts: tf.RaggedTensor, needed: tf.Tensor) -> tf.Tensor:
-    """bool [pieces]: whether there is white space from byte `firsts` to byte `lasts`; undefined unless `needed`."""
-    at_once = is_among(_code_points(text, firsts), space_codes())
+def _attached(starts: tf.RaggedTensor, ends: tf.RaggedTensor) -> tf.Tensor:
+    """bool [pieces]: whether a piece shares a character with the one before it in the row, or one of both is empty."""
+    empty, before = starts.values == ends.values, _shifted(ends.values, 0)
+    return (starts.values < before) | (empty & (starts.values == before)) | _shifted(empty, False)
+
+
+def _has_space(
+    text: tf.Tensor, firsts: tf.RaggedTensor, lasts: tf.RaggedTensor, needed: tf.Tensor, candidates: Array
+) -> tf.Tensor:
+    """bool [pieces]: whether one of the candidates is from byte `firsts` to `lasts`; undefined unless `needed`."""
+    at_once = is_among(_code_points(text, firsts), candidates)
 
     def searched() -> tf.Tensor:
-        codes, offsets = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
-        spaces = tf.ragged.boolean_mask(offsets, codes.with_values(is_among(codes.values, space_codes())))
-        spaces, first, last = (_in_all(text, tf.cast(one, tf.int32), gap=1) for one in (spaces, firsts, lasts))
-        return tf.searchsorted(spaces, first) < tf.searchsorted(spaces, last)
+        return _any_between(text, firsts, lasts, lambda codes: is_among(codes, candidates))
 
     return tf.cond(tf.reduce_all(at_once | ~needed), lambda: at_once, searched)
+
+
+def _any_between(
+    text: tf.Tensor, firsts: tf.RaggedTensor, lasts: tf.RaggedTensor, condition: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
+    """bool [pieces]: whether a code point from byte `firsts` to `lasts` (exclusive) fulfils the condition."""
+    codes, offsets = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
+    found = tf.ragged.boolean_mask(offsets, codes.with_values(condition(codes.values)))
+    found, first, last = (_in_all(text, tf.cast(one, tf.int32), gap=1) for one in (found, firsts, lasts))
+    return tf.searchsorted(found, first) < tf.searchsorted(found, last)
 
 
 def _in_all(text: tf.Tensor, offsets: tf.RaggedTensor, gap: int = 0) -> tf.Tensor:

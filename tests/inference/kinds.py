@@ -32,6 +32,7 @@ from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.tasks.signatures import attention_signature
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
+from tests.learned import learned
 from tests.model.small import PIECES, randomize, small_config
 
 LENGTH = 32
@@ -44,8 +45,9 @@ def _tokenizer(**options):
     return Tokenizer(VOCABULARY, **options)
 
 
-def _encoder(**config):
-    return BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, num_layers=1, **config))
+def _encoder(vocab_size=0, **config):
+    vocab_size = vocab_size or len(VOCABULARY)
+    return BertEncoder(small_config(vocab_size=vocab_size, max_position_embeddings=LENGTH, num_layers=1, **config))
 
 
 def _classification(tokenizer=None, *, pair=False, **config):
@@ -64,10 +66,9 @@ def _tagging(unit="words", tokenizer=None, **config):
     return Tagging(tokenizer or _tokenizer(), config, labels=TAGS, unit=unit)
 
 
-def _questions(**config):
-    return QuestionAnswering(
-        _tokenizer(), QuestionAnsweringConfig(max_length=LENGTH, stride=8, max_question_length=8, n_best=3, **config)
-    )
+def _questions(tokenizer=None, **config):
+    config = QuestionAnsweringConfig(max_length=LENGTH, stride=8, max_question_length=8, n_best=3, **config)
+    return QuestionAnswering(tokenizer or _tokenizer(), config)
 
 
 def _packed():
@@ -80,12 +81,14 @@ def _packed():
 
 
 def _made(task, **config):
-    return task, randomize(task.build(_encoder(**config)), scale=0.5)  # small weights give all texts the same answer
+    encoder = _encoder(task.tokenizer.vocab_size, **config)
+    return task, randomize(task.build(encoder), scale=0.5)  # small weights give all texts the same answer
 
 
-def _vectors(per, **config):
-    encoder = randomize(_encoder(), scale=0.5)
-    embedder = Embedder(encoder, _tokenizer(), EmbeddingConfig(per, max_length=16, **config))
+def _vectors(per, tokenizer=None, **config):
+    tokenizer = tokenizer or _tokenizer()
+    encoder = randomize(_encoder(tokenizer.vocab_size), scale=0.5)
+    embedder = Embedder(encoder, tokenizer, EmbeddingConfig(per, max_length=16, **config))
     return embedder, embedder.model
 
 
@@ -114,7 +117,12 @@ KINDS = {
         MaskedLM(_tokenizer(), LENGTH), **GELU, position_offset=2, type_vocab_size=1, pooler=False
     ),
     "pre-training on packed rows": _packed,
+    "masks of byte pairs": lambda: _made(MaskedLM(learned("byte_bpe").tokenizer, LENGTH), type_vocab_size=1),
+    "questions of byte pairs": lambda: _made(_questions(learned("byte_bpe").tokenizer), type_vocab_size=1),
+    "masks of unigrams": lambda: _made(MaskedLM(learned("unigram").tokenizer, LENGTH), type_vocab_size=1),
+    "tagging of unigrams": lambda: _made(_tagging(tokenizer=learned("unigram").tokenizer), type_vocab_size=1),
     "vectors of sentences": lambda: _vectors("sentence"),
+    "vectors of words of byte pairs": lambda: _vectors("word", learned("byte_bpe").tokenizer),
     "vectors of words": lambda: _vectors("word", features=FeatureConfig((0, -1), "concat")),
 }
 WITH_ATTENTION = (
@@ -124,6 +132,10 @@ WITH_ATTENTION = (
     "questions",
     "multiple choice",
     "pre-training on packed rows",
+    "masks of byte pairs",
+    "questions of byte pairs",
+    "masks of unigrams",
+    "tagging of unigrams",
 )
 
 
@@ -165,10 +177,11 @@ def make(kind, folder, *, large=False):
 
 def _large(task, signatures):
     """Texts of 100 kB, and 10,000 rows."""
-    words = b"the good film , 1998 caf\xc3\xa9 \xec\x98\xa4\xeb\x8a\x98 [MASK] . ".split()
+    mask = task.tokenizer.special_names.mask.encode()
+    words = [*b"the good film , 1998 caf\xc3\xa9 \xec\x98\xa4\xeb\x8a\x98 .".split(), mask]
     long = b" ".join(itertools.islice(itertools.cycle(words), 30_000))
     assert len(long) > 100_000
-    rows = [b"%d %b [MASK]" % (row, words[row % len(words)]) for row in range(10_000)]
+    rows = [b"%d %b %b" % (row, words[row % len(words)], mask) for row in range(10_000)]
     return [
         request_of(
             task.codec, signature, kind, {spec.name: _column(spec.shape.rank, texts) for spec in task.codec.inputs()}

@@ -30,6 +30,10 @@ KINDS = {
     "questions": "questions",
     "choices": "multiple choice",
     "masks": "pre-training on packed rows",
+    "byte_pairs": "masks of byte pairs",
+    "byte_questions": "questions of byte pairs",
+    "unigrams": "masks of unigrams",
+    "unigram_tags": "tagging of unigrams",
     "sentences": "vectors of sentences",
     "words": "vectors of words",
 }
@@ -181,6 +185,7 @@ def percent(share):
 
 
 PAIR = {"text": "the good b", "second_text": "the c"}
+MASKS = {"masks": "[MASK]", "byte_pairs": "<mask>", "unigrams": "<mask>"}
 CASES = {
     "plain": {"text": "오늘 영화는 the good"},
     "pairs": PAIR,
@@ -190,6 +195,10 @@ CASES = {
     "questions": {"question": "the good", "context": "🦄 오늘 영화는 the good b c d e f g"},
     "choices": {"context": "the good", "question": "a", "choices": ["b", "c d"]},
     "masks": {"text": "the [MASK] good"},
+    "byte_pairs": {"text": "the <mask> good"},
+    "byte_questions": {"question": "the good", "context": "🦄 오늘 영화는 the good b c"},
+    "unigrams": {"text": "파일을 <mask>합니다."},
+    "unigram_tags": {"text": "🦄 오늘 the good"},
     "sentences": {"text": ["the good", "a b", "c d"]},
     "words": {"text": ["the good", "a b c", "d"]},
 }
@@ -202,17 +211,18 @@ def expected(model, fields, outputs):
         return [part for share, label in ranked for part in (label, percent(share))]
     if model == "similar":
         return [f"{outputs[0] if isinstance(outputs, list) else outputs['value'][0]:.3f}", "from 0 to 5"]
-    if model == "tags":
+    if model in ("tags", "unigram_tags"):
         return outputs["entity"][0][: outputs["entity_count"][0]]
-    if model == "questions":
+    if model in ("questions", "byte_questions"):
         count = outputs["nbest_count"][0]
         return [outputs["answer"][0], *map(percent, outputs["nbest_probabilities"][0][:count])]
     if model == "choices":
         ranked = sorted(zip(outputs["probabilities"][0], fields["choices"], strict=True), reverse=True)
         return [outputs["label"][0], *(part for share, text in ranked for part in (text, percent(share)))]
-    if model == "masks":
-        pairs = zip(outputs["tokens"][0][0], outputs["probabilities"][0][0], strict=True)
-        return [part for token, share in pairs for part in (token, percent(share))]
+    if model in MASKS:
+        columns = (outputs[name][0][0] for name in ("tokens", "continues", "probabilities"))
+        fillings = zip(*columns, strict=True)
+        return [part for token, joins, share in fillings for part in ("-" * joins + token, percent(share))]
     vectors = outputs if model == "sentences" else outputs["vector"]
     counts = outputs["word_count"] if model == "words" else (3, 3)
     first, second = (
@@ -268,10 +278,10 @@ def test_spans_are_marked_where_the_model_found_them(page, server):
 def test_markup_and_script_are_shown_as_text(page, model):
     page.open(model)
     fields = {name: [MARKUP] * 2 if isinstance(value, list) else MARKUP for name, value in CASES[model].items()}
-    if model == "masks":
-        fields["text"] += " [MASK]"
+    if model in MASKS:
+        fields["text"] += f" {MASKS[model]}"
     page.ask(**fields)
-    if model == "questions":
+    if "context" in fields and "choices" not in fields:
         assert page.texts("#answer .context") == [MARKUP]
     for name in page.tabs():
         page.tab.click(f"#tab-{name}")
@@ -298,8 +308,9 @@ def test_of_many_tokens_the_first_are_drawn_and_that_is_said(page):
     counts = page.tab.evaluate("""async () => {
         const { headView, newView } = await import("/page/attention.js");
         const tokens = Array.from({ length: 600 }, (_, id) => ({ piece: "a", id, type: 0 }));
+        const names = { cls: "[CLS]", sep: "[SEP]", mask: "[MASK]" };
         const sequence = { tokens, layers: 1, heads: 1, b64: btoa("\\x01".repeat(600 * 600)) };
-        const view = headView([sequence], newView(), () => {}, null);
+        const view = headView([sequence], names, newView(), () => {}, null);
         return [view.querySelectorAll(".side.left button").length, view.textContent];
     }""")
     assert counts[0] == 96 and "The first 96 of 600 tokens" in counts[1]
@@ -354,7 +365,7 @@ def test_masking_a_token_shows_the_answers_to_its_ids_with_and_without_it(page, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["similar", "tags", "questions", "choices", "masks"])
+@pytest.mark.parametrize("model", ["similar", "tags", "questions", "choices", "masks", "byte_pairs"])
 def test_every_task_with_attention_shows_what_masking_changes(page, model):
     page.open(model)
     page.ask(**CASES[model])
@@ -366,17 +377,20 @@ def test_every_task_with_attention_shows_what_masking_changes(page, model):
 
 
 @pytest.mark.slow
-def test_a_filling_is_taken_by_a_click(page, server):
-    page.open("masks")
-    page.ask(text="the [MASK] good [MASK]")
+@pytest.mark.parametrize("model", MASKS)
+def test_a_filling_is_taken_by_a_click(page, model):
+    mask = MASKS[model]
+    page.open(model)
+    assert page.tab.text_content("#about") == f"Filling in {mask}" and mask in page.tab.text_content("#examples")
+    page.ask(text=f"the {mask} good {mask}")
     token = page.texts("#answer .bars:last-child .name")[0]
     page.tab.click("#answer .bars:last-child button")
     page.answer()
-    joined = token[2:] if token.startswith("##") else f" {token}"
-    assert page.tab.input_value("#field-text-0") == f"the [MASK] good{joined}"
+    joined = token[1:] if token.startswith("-") else f" {token}"
+    assert page.tab.input_value("#field-text-0") == f"the {mask} good{joined}"
     token = page.texts("#answer .name")[0]
     page.tab.click("#answer .bars button")
-    assert "[MASK]" not in page.tab.input_value("#field-text-0")
+    assert mask not in page.tab.input_value("#field-text-0")
 
 
 @pytest.mark.slow
@@ -389,14 +403,52 @@ def test_tokens_are_shown_with_ids_and_character_offsets(page, server):
     rows = page.tab.eval_on_selector_all(
         "#panel tbody tr", "all => all.map(row => [...row.children].map(one => one.textContent))"
     )
-    ids = [kinds.VOCABULARY.index(piece) for _, piece, *_ in rows]
+    ids = [kinds.VOCABULARY.index(piece.replace("-", "##")) for _, piece, *_ in rows]
     assert [int(row[2]) for row in rows] == ids
     for _, piece, _, kind, offsets, covered in rows:
         assert kind == "0"
         if offsets:
             start, end = map(int, offsets.split("–"))
-            assert text[start:end] == covered and (piece == "[UNK]" or covered == piece.removeprefix("##"))
+            assert text[start:end] == covered and (piece == "[UNK]" or covered == piece.removeprefix("-"))
     assert "the model reads [UNK]: 🦄" in page.tab.text_content("#panel")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["byte_pairs", "unigrams"])
+def test_tokens_of_every_kind_are_readable_and_joined_to_words(page, model):
+    page.open(model)
+    page.ask(text="The committee, however, saved 파일을  저장합니다 <mask>.")
+    page.show("tokens")
+    words = page.tab.eval_on_selector_all(
+        ".pieces .word",
+        "all => all.map(word => [...word.querySelectorAll('.piece > span')].map(one => one.textContent))",
+    )
+    # A space that is a token is shown, and so are the bytes of a part of a character.
+    words = [word[word[0] == "␣" :] for word in words]
+    assert any(len(word) > 1 for word in words) and all(piece[0] == "-" for word in words for piece in word[1:])
+    joined = ["".join([word[0].lstrip("-"), *(piece[1:] for piece in word[1:])]) for word in words]
+    joined = [
+        re.sub(rb"\\x(..)", lambda found: bytes.fromhex(found[1].decode()), one.encode()).decode() for one in joined
+    ]
+    expected = ["The", "committee", ",", "however", ",", "saved", "파일을", "저장합니다", "<mask>", "."]
+    assert joined == ["<s>", *expected, "</s>"]
+    panel = page.tab.text_content("#panel")
+    assert "10 words and punctuation marks are" in panel and "with <s> and </s>." in panel
+    assert "Read in another form" not in panel
+    for tab in ("heads", "layers"):
+        page.show(tab)
+        assert "Hide <s> and </s>" in page.tab.text_content("#panel")
+
+
+@pytest.mark.slow
+def test_segments_of_models_without_types_are_told_apart(page):
+    page.open("byte_questions")
+    page.ask(question="the good", context="committee")
+    page.show("heads")
+    page.tab.select_option("label:has-text('Show') select", "01")
+    page.tab.check("input[type=checkbox]")
+    assert "".join(page.texts(".side.left button")) == "thegood"
+    assert "".join(one.removeprefix("-") for one in page.texts(".side.right button")) == "committee"
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def test_a_batch_without_masks_divides_by_more_than_zero():
 
 
 def expected_fillings(model, words):
-    """Tokens and probabilities by NumPy for one text given as wordpieces."""
+    """Wordpieces and probabilities by NumPy for one text given as wordpieces."""
     ids = np.array([[2, *map(PIECES.index, words), 3]])
     ones = np.ones_like(ids)
     tensors = tensors_of(model, 32)
@@ -107,8 +107,14 @@ def expected_fillings(model, words):
     return [[PIECES[i] for i in row] for row in best], np.take_along_axis(probabilities, best, -1)
 
 
-def decode(tokens):
-    return [[piece.decode() for piece in row] for row in tokens]
+def fillings(answer, row):
+    """The tokens for each mask of a row, as wordpieces."""
+    count = int(answer["mask_count"][row])
+    columns = (np.array(answer[name])[row, :count].tolist() for name in ("tokens", "continues"))
+    return [
+        ["##" * continues + token.decode() for token, continues in zip(*one, strict=True)]
+        for one in zip(*columns, strict=True)
+    ]
 
 
 def test_masks_are_filled_in_the_order_of_the_text(model, fill):
@@ -120,10 +126,10 @@ def test_masks_are_filled_in_the_order_of_the_text(model, fill):
         masks = words.count("[MASK]") if words else 0
         if masks:
             tokens, probabilities = expected_fillings(model, words)
-            assert decode(answer["tokens"][row, :masks]) == tokens
+            assert fillings(answer, row) == tokens
             np.testing.assert_allclose(answer["probabilities"][row, :masks], probabilities, atol=1e-5)
         assert not any(any(places) for places in answer["tokens"][row, masks:].tolist())
-        assert not answer["probabilities"][row, masks:].any()
+        assert not answer["probabilities"][row, masks:].any() and not answer["continues"][row, masks:].any()
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["", "a b"]])
@@ -137,7 +143,7 @@ def test_a_mask_beyond_the_longest_input_has_no_answer(model, fill):
     kept, cut = "a " * 9 + "[MASK] b b", "a " * 10 + "[MASK]"
     answer = fill(tf.constant([kept, cut]))
     assert answer["tokens"].shape == (2, 1, 5)
-    assert decode(answer["tokens"].numpy()[0]) == expected_fillings(model, ["a"] * 9 + ["[MASK]"])[0]
+    assert fillings(answer, 0) == expected_fillings(model, ["a"] * 9 + ["[MASK]"])[0]
     assert answer["tokens"].numpy()[1].tolist() == [[b""] * 5]
 
 
@@ -154,7 +160,7 @@ def test_a_masked_language_model_loaded_or_exported_gives_numpys_answers(tmp_pat
     exported = ask.Model(export(task, again, str(tmp_path / "served"), check=False).path)
     answer = exported.run({"text": ["the good [MASK]!"]})
     tokens, probabilities = expected_fillings(model, ["the", "good", "[MASK]", "!"])
-    assert decode(answer["tokens"][0]) == tokens
+    assert fillings(answer, 0) == tokens
     np.testing.assert_allclose(answer["probabilities"][0], probabilities, atol=1e-5)
 
 

@@ -36,7 +36,9 @@ def test_tokens_are_the_models_inputs_with_their_byte_offsets_in_the_texts(pairs
     features = task.codec.token_features({"text": tf.constant(TEXTS), "second_text": tf.constant(OTHERS)})
     pieces = np.array(task.tokenizer.vocab)[features["input_word_ids"]]
     there = features["input_mask"].numpy() > 0
-    assert np.char.decode(attention["tokens"].astype(bytes)).tolist() == np.where(there, pieces, "").tolist()
+    tokens = np.char.decode(attention["tokens"].astype(bytes))
+    tokens = np.char.add(np.where(attention["continues"], "##", ""), tokens)
+    assert tokens.tolist() == np.where(there, pieces, "").tolist()
     assert attention["ids"].tolist() == features["input_word_ids"].numpy().tolist()
     assert attention["types"].tolist() == features["input_type_ids"].numpy().tolist()
     assert attention["token_count"].tolist() == there.sum(1).tolist()

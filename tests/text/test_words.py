@@ -16,7 +16,7 @@ from bert_tf.text.words import (
     characters,
     extents,
     given_words,
-    pieces_with_accents,
+    quotable_pieces,
     word_numbers,
     word_of,
 )
@@ -45,7 +45,7 @@ def test_given_words_are_joined_with_spaces_and_padding_is_left_out():
 def words_of(tokenizer, texts):
     """list of lists of str, from the graph's character offsets."""
     text = tf.constant(texts)
-    ids, starts, ends = pieces_with_accents(tokenizer, text)
+    ids, starts, ends = quotable_pieces(tokenizer, text)
     starts, ends = (
         value.with_values(characters(text, value.value_rowids(), value.values)).to_list()
         for value in extents(word_numbers(tokenizer, text, ids, starts, ends), starts, ends)
@@ -122,7 +122,7 @@ def test_wordpieces_include_the_deleted_nonspacing_marks_that_follow_them(strips
         )
         return end + len("".join(marks).encode())
 
-    ids, starts, ends = pieces_with_accents(tokenizer, tf.constant(texts))
+    ids, starts, ends = quotable_pieces(tokenizer, tf.constant(texts))
     plain = tokenizer.tokenize_with_offsets(tf.constant(texts))
     assert (ids.to_list(), starts.to_list()) == (plain[0].to_list(), plain[1].to_list())
     old = plain[2].to_list()

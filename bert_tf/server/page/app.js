@@ -7,7 +7,7 @@ import { examplesOf } from "./examples.js";
 import { sentence, switchLanguage, t, translatePage } from "./i18n.js";
 import { requestView } from "./request.js";
 import { answerOf, bodyOf, compare, inputsOf, isList, kindsOf, taskOf } from "./tasks.js";
-import { sequencesOf, tokenView } from "./tokens.js";
+import { sequencesOf, specialTokens, tokenView } from "./tokens.js";
 
 const TABS = ["tokens", "heads", "layers", "request"];
 const WITHOUT_ATTENTION = ["vectors", "unknown"]; // tasks whose exports cannot have it
@@ -72,7 +72,7 @@ function wantedName() {
 async function choose(model) {
   state.waiting?.abort();
   const task = taskOf(model);
-  const values = task === "unknown" ? { json: await skeleton(model) } : { ...examplesOf(task, inputsOf(model))[0] };
+  const values = task === "unknown" ? { json: await skeleton(model) } : { ...examplesOf(task, inputsOf(model), specialTokens(model).mask)[0] };
   Object.assign(state, {
     model,
     task,
@@ -158,13 +158,13 @@ async function guarded(action, waiting = null) {
 function sequences(outcome) {
   const body = { signature_name: "attention", ...bodyOf(outcome.task, outcome.values) };
   outcome.sequences ??= predict(outcome.model, outcome.version, body).then((outputs) => {
-    if (!outputs.ids) throw new Failure("oldAttention");
-    return sequencesOf(outputs, outcome.values, inputsOf(outcome.model));
+    if (!outputs.continues) throw new Failure("oldAttention");
+    return sequencesOf(outputs, outcome.values, inputsOf(outcome.model), specialTokens(outcome.model).sep);
   });
   return outcome.sequences;
 }
 
-/** What changes if a token is [MASK]: the signature `tokens` is asked about the ids with and without it. */
+/** What changes if a token is masked: the signature `tokens` is asked about the ids with and without it. */
 async function mask(outcome, all, number, index) {
   const { model, task, version, values } = outcome;
   const maskId = model.card.mask_id;
@@ -214,7 +214,7 @@ function renderHeader() {
   const names = kindsOf(model.card?.task?.settings?.labels ?? []);
   const shown = names.slice(0, 8).join(", ");
   const labelled = names.length > 8 ? t("andMore", { labels: shown, count: names.length - 8 }) : shown;
-  const about = [t(`task_${task}`), names.length > 1 && t("labels", { labels: labelled })];
+  const about = [t(`task_${task}`, specialTokens(model)), names.length > 1 && t("labels", { labels: labelled })];
   byId("about").textContent = about.filter(Boolean).join(" · ");
 }
 
@@ -270,7 +270,7 @@ function renderFields() {
     ];
   };
   byId("fields").replaceChildren(...names.map(field).flat(2));
-  const examples = task === "unknown" ? [] : examplesOf(task, names);
+  const examples = task === "unknown" ? [] : examplesOf(task, names, specialTokens(model).mask);
   byId("examples").setAttribute("aria-label", t("examples"));
   byId("examples").replaceChildren(
     ...examples.map((example) => {
@@ -301,7 +301,8 @@ function renderAnswer() {
   } else {
     const { task, outputs, values, model, version, ms } = outcome;
     try {
-      const nodes = answerOf(task, outputs, values, model.card?.task?.settings ?? {}, change);
+      const settings = model.card?.task?.settings ?? {};
+      const nodes = answerOf(task, outputs, values, settings, specialTokens(model).mask, change);
       box.replaceChildren(element("div", {}, nodes));
     } catch (error) {
       box.replaceChildren(failed(error));
@@ -352,18 +353,20 @@ async function renderPanel() {
     const all = (await sequences(outcome)).filter(({ tokens }) => tokens.length);
     if (state.outcome !== outcome || state.tab !== tab) return;
     const canMask = outcome.model.card?.mask_id !== undefined;
+    const special = specialTokens(outcome.model);
     if (tab === "tokens") {
       show(
         all.map((sequence, index) => [
           all.length > 1 && element("h3", {}, `${t("sequence")} ${index + 1}`),
-          tokenView(sequence),
+          tokenView(sequence, special),
         ]),
       );
     } else if (tab === "heads") {
-      show(headView(all, view, renderPanel, canMask ? (number, index) => mask(outcome, all, number, index) : null));
+      const hide = canMask ? (number, index) => mask(outcome, all, number, index) : null;
+      show(headView(all, special, view, renderPanel, hide));
     } else {
       show(
-        modelView(all, view, renderPanel, (layer, head) => {
+        modelView(all, special, view, renderPanel, (layer, head) => {
           Object.assign(view, { layer, heads: [head] });
           openTab("heads");
         }),

@@ -2,6 +2,7 @@
 
 import { bars, button, element, failed, hint, percent, select } from "./dom.js";
 import { t } from "./i18n.js";
+import { shown } from "./tokens.js";
 
 const MOST_TOKENS = 96; // drawn on each side
 const LEVELS = 12; // of darkness: each is one path, however many lines it has
@@ -12,9 +13,9 @@ export const newView = () => ({ sequence: 0, layer: 0, heads: [], pair: "all", h
 
 /** Numbers of the tokens on both sides: those that attend, and those that are attended to. */
 function sides({ tokens }, { pair, hideSpecial }) {
-  const of = (type) =>
+  const of = (segment) =>
     tokens.flatMap((token, index) =>
-      (hideSpecial && token.special) || (type && token.type !== Number(type)) ? [] : [index],
+      (hideSpecial && token.special) || (segment && token.segment !== Number(segment)) ? [] : [index],
     );
   return (pair === "all" ? ["", ""] : [...pair]).map((type) => of(type).slice(0, MOST_TOKENS));
 }
@@ -43,7 +44,7 @@ function weights({ tokens, heads, b64 }, layer, chosen, rows, columns) {
   return made;
 }
 
-function controls(sequences, view, changed) {
+function controls(sequences, view, changed, { cls, sep }) {
   const sequence = sequences[view.sequence];
   const option = (name, options, label) =>
     element(
@@ -64,8 +65,8 @@ function controls(sequences, view, changed) {
   };
   return [
     sequences.length > 1 && option("sequence", numbers(sequences.length), t("sequence")),
-    sequence.tokens.some(({ type }) => type === 1) && option("pair", pairs, t("from")),
-    element("label", {}, hide, " ", t("hideSpecial")),
+    sequence.tokens.some(({ segment }) => segment === 1) && option("pair", pairs, t("from")),
+    element("label", {}, hide, " ", t("hideSpecial", { cls, sep })),
   ];
 }
 
@@ -75,8 +76,12 @@ function notes(sequence, view) {
   return [cut && hint(t("cutTokens", { shown: MOST_TOKENS, all })), hint(t("attentionWarning"))];
 }
 
-/** All layers and heads as pictures, rows of which are tokens; `open(layer, head)` shows one as lines. */
-export function modelView(sequences, view, changed, open) {
+/**
+ * All layers and heads as pictures, rows of which are tokens; `open(layer, head)` shows one as lines.
+ *
+ * names: of the special tokens.
+ */
+export function modelView(sequences, names, view, changed, open) {
   const sequence = sequences[view.sequence];
   const [rows, columns] = sides(sequence, view);
   const [red, green, blue] = getComputedStyle(document.documentElement)
@@ -125,7 +130,7 @@ export function modelView(sequences, view, changed, open) {
     next.focus();
   };
   return [
-    element("div", { className: "row" }, controls(sequences, view, changed)),
+    element("div", { className: "row" }, controls(sequences, view, changed, names)),
     grid,
     hint(t("modelKeys")),
     notes(sequence, view),
@@ -135,9 +140,10 @@ export function modelView(sequences, view, changed, open) {
 /**
  * One layer as lines from each token to those that it attends to.
  *
+ * names: of the special tokens.
  * mask: (sequence number, token number) => Promise of [[name, before, after], ...], or null if the model cannot tell.
  */
-export function headView(sequences, view, changed, mask) {
+export function headView(sequences, names, view, changed, mask) {
   const sequence = sequences[view.sequence];
   view.layer = Math.min(view.layer, sequence.layers - 1);
   view.heads = view.heads.filter((head) => head < sequence.heads);
@@ -181,9 +187,9 @@ export function headView(sequences, view, changed, mask) {
         view.pinned = same ? null : { side: name, at };
         point(view.pinned);
       };
-      const { piece, special } = sequence.tokens[number];
-      const className = special ? "special" : "";
-      return button(piece, pin, { className, onmouseenter: here, onfocus: here });
+      const token = sequence.tokens[number];
+      const className = token.special ? "special" : "";
+      return button(shown(token), pin, { className, onmouseenter: here, onfocus: here });
     });
     return element("div", { className: `side ${name}`, onmouseleave: () => point(view.pinned) }, buttons);
   };
@@ -243,21 +249,23 @@ export function headView(sequences, view, changed, mask) {
     if (!pointed) return pointer.replaceChildren(hint(t("pointAt")));
     const [own, others] = pointed.side === "left" ? [rows, columns] : [columns, rows];
     const number = own[pointed.at];
-    const { piece, special } = sequence.tokens[number];
+    const token = quoted(sequence.tokens[number]);
     const shares = others.map((other, at) => [
-      sequence.tokens[other].piece,
+      shown(sequence.tokens[other]),
       pointed.side === "left" ? weight(pointed.at, at) : weight(at, pointed.at),
     ]);
     const best = shares.sort((one, other) => other[1] - one[1]).slice(0, 5);
-    const title = t(pointed.side === "left" ? "attendsTo" : "attendedBy", { token: `“${piece}”` });
-    const ask = mask && !special ? [button(t("maskIt", { token: `“${piece}”` }), () => hideToken(number))] : [];
+    const title = t(pointed.side === "left" ? "attendsTo" : "attendedBy", { token });
+    const canHide = mask && !sequence.tokens[number].special;
+    const ask = canHide ? [button(t("maskIt", { token }), () => hideToken(number))] : [];
     pointer.replaceChildren(element("h3", {}, title), bars(best), ...ask);
   }
 
   async function hideToken(number) {
     effect.textContent = t("waiting");
     try {
-      effect.replaceChildren(...changes(await mask(view.sequence, number), sequence.tokens[number].piece, number));
+      const rows = await mask(view.sequence, number);
+      effect.replaceChildren(...changes(rows, quoted(sequence.tokens[number]), names.mask, number));
     } catch (error) {
       effect.replaceChildren(failed(error));
     }
@@ -270,7 +278,7 @@ export function headView(sequences, view, changed, mask) {
       "div",
       { className: "row" },
       element("label", {}, `${t("layer")} `, layerSelect),
-      controls(sequences, view, changed),
+      controls(sequences, view, changed, names),
     ),
     element(
       "div",
@@ -302,8 +310,10 @@ export function headView(sequences, view, changed, mask) {
   return panel;
 }
 
+const quoted = (token) => `“${shown(token)}”`;
+
 /** The answers before and after a token was hidden. */
-function changes(rows, piece, position) {
+function changes(rows, token, mask, position) {
   const cell = (value) => {
     if (typeof value !== "number") return element("td", {}, value ?? "–");
     return element("td", { className: "share", "--share": value }, percent(value));
@@ -311,7 +321,7 @@ function changes(rows, piece, position) {
   const heading = ["", t("before"), t("after")].map((name) => element("th", { scope: "col" }, name));
   const body = rows.map(([name, ...both]) => element("tr", {}, element("th", { scope: "row" }, name), both.map(cell)));
   return [
-    element("h3", {}, t("masked", { token: `“${piece}”`, position })),
+    element("h3", {}, t("masked", { token, mask, position })),
     rows.length
       ? element("table", { className: "changes" }, element("tr", {}, heading), body)
       : element("p", {}, t("nothingChanges")),

@@ -12,6 +12,7 @@ const PAIRS = [
   { text: "The company reported a loss.", second_text: "The company reported a profit." },
   { text: "한 남자가 기타를 치고 있다.", second_text: "누군가 악기를 연주한다." },
 ];
+const MASK = "[MASK]"; // replaced by the name that the model has for it
 const MASKS = [
   { text: "The capital of France is [MASK]." },
   { text: "She opened the [MASK] and read the [MASK] page." },
@@ -64,9 +65,10 @@ const EXAMPLES = {
 
 const isKorean = (example) => /\p{Script=Hangul}/u.test(JSON.stringify(example));
 
-/** Examples of a model that takes these inputs; those in the reader's language come first. */
-export function examplesOf(task, inputs) {
-  const all = EXAMPLES[task] ?? (inputs.includes("second_text") ? PAIRS : SENTENCES);
+/** Examples of a model that takes these inputs and has this mask token; those in the reader's language come first. */
+export function examplesOf(task, inputs, mask) {
+  const found = EXAMPLES[task] ?? (inputs.includes("second_text") ? PAIRS : SENTENCES);
+  const all = found === MASKS ? found.map(({ text }) => ({ text: text.replaceAll(MASK, mask) })) : found;
   const mine = (example) => isKorean(example) === (currentLanguage() === "ko");
   return [...all.filter(mine), ...all.filter((example) => !mine(example))];
 }

@@ -2,6 +2,7 @@
 
 import { bars, characters, element, hint, percent, pretty, table } from "./dom.js";
 import { t } from "./i18n.js";
+import { shown } from "./tokens.js";
 
 // In the order of the token numbers in the signature `attention` (texts), which is also the order of the fields.
 const INPUTS = ["question", "context", "text", "second_text", "choices"];
@@ -36,10 +37,11 @@ export function bodyOf(task, values) {
  * outputs: of `serving_default`, by name.
  * values: of the fields.
  * settings: of the task, from the model card.
+ * mask: the name of the mask token.
  * change: (values, asks) => void, fills the fields with others and asks again if `asks`.
  */
-export function answerOf(task, outputs, values, settings, change) {
-  return ANSWERS[task](outputs, values, settings, change);
+export function answerOf(task, outputs, values, settings, mask, change) {
+  return ANSWERS[task](outputs, values, settings, mask, change);
 }
 
 const ANSWERS = {
@@ -63,12 +65,12 @@ const ANSWERS = {
   },
 
   regression({ value }, values, { scale }) {
-    const shown = value[0].toFixed(3);
-    if (!scale) return [verdict(shown)];
+    const text = value[0].toFixed(3);
+    if (!scale) return [verdict(text)];
     const share = (value[0] - scale[0]) / (scale[1] - scale[0]);
     return [
-      verdict(shown, t("scale", { low: scale[0], high: scale[1] })),
-      bars([[t(values.second_text === undefined ? "value" : "similarity"), share, "best"]], { show: () => shown }),
+      verdict(text, t("scale", { low: scale[0], high: scale[1] })),
+      bars([[t(values.second_text === undefined ? "value" : "similarity"), share, "best"]], { show: () => text }),
     ];
   },
 
@@ -77,9 +79,8 @@ const ANSWERS = {
       Array.from({ length: outputs[count][0] }, (_, index) => names.map((name) => outputs[name][0][index]));
     const words = items("word_count", "word_start", "word_end", "tag", "word_score", "word");
     const entities = "entity" in outputs ? items("entity_count", "start", "end", "label", "score", "entity") : null;
-    const shown = entities ?? words;
     const kinds = kindsOf(labels);
-    const spans = shown.map(([start, end, label, score]) => ({
+    const spans = (entities ?? words).map(([start, end, label, score]) => ({
       start,
       end,
       node: (part) =>
@@ -158,18 +159,15 @@ const ANSWERS = {
     ];
   },
 
-  masked_lm({ tokens, probabilities, mask_count }, { text }, settings, change) {
-    const count = mask_count[0];
-    if (!count) return [element("p", {}, t("noMask"))];
-    const groups = Array.from({ length: count }, (_, mask) => {
-      const fillings = tokens[0][mask].map((token, index) => [
-        token,
-        probabilities[0][mask][index],
-        index ? "" : "best",
-      ]);
-      // Without another [MASK] there is nothing to ask, and the other words can still be tried.
-      const pick = (index) => change({ text: filled(text, mask, fillings[index][0]) }, count > 1);
-      return [count > 1 && element("h3", {}, t("maskNumber", { number: mask + 1 })), bars(fillings, { pick })];
+  masked_lm(outputs, { text }, settings, mask, change) {
+    const count = outputs.mask_count[0];
+    if (!count) return [element("p", {}, t("noMask", { mask }))];
+    const groups = Array.from({ length: count }, (_, number) => {
+      const tokens = fillingsOf(outputs, 0, number);
+      const rows = tokens.map((token, index) => [shown(token), token.probability, index ? "" : "best"]);
+      // Without another mask there is nothing to ask, and the other words can still be tried.
+      const pick = (index) => change({ text: filled(text, mask, number, tokens[index]) }, count > 1);
+      return [count > 1 && element("h3", {}, `${mask} ${number + 1}`), bars(rows, { pick })];
     });
     return [hint(t("clickFilling")), groups];
   },
@@ -250,12 +248,20 @@ function overlapping(text, spans, chosen) {
   });
 }
 
-/** The text with its [MASK] of this number replaced by a wordpiece. */
-function filled(text, number, piece) {
-  const parts = text.split("[MASK]");
-  const before = parts.slice(0, number + 1).join("[MASK]");
-  const after = parts.slice(number + 1).join("[MASK]");
-  return piece.startsWith("##") ? before.trimEnd() + piece.slice(2) + after : before + piece + after;
+/** The tokens that the model proposes for a mask, {piece, continues, probability}, of a row of its outputs. */
+const fillingsOf = ({ tokens, continues, probabilities }, row, number) =>
+  tokens[row][number].map((piece, index) => ({
+    piece,
+    continues: continues[row][number][index],
+    probability: probabilities[row][number][index],
+  }));
+
+/** The text with its mask of this number replaced by a token. */
+function filled(text, mask, number, { piece, continues }) {
+  const parts = text.split(mask);
+  const before = parts.slice(0, number + 1).join(mask);
+  const after = parts.slice(number + 1).join(mask);
+  return (continues ? before.trimEnd() : before) + piece + after;
 }
 
 function cosine(one, other) {
@@ -328,13 +334,13 @@ export function compare(task, outputs, sequence, index, values, settings, maskId
         .sort((one, other) => other.change - one.change)
         .slice(0, 10)
         .map(({ token, number }) =>
-          both(token.piece, (row) => `${outputs.tag[row][number]} ${percent(outputs.score[row][number])}`),
+          both(shown(token), (row) => `${outputs.tag[row][number]} ${percent(outputs.score[row][number])}`),
         );
     case "question_answering":
       return [both(t("answer"), (row) => bestSpan(outputs, row, sequence, values.context, settings))];
     default: {
-      const mask = sequence.tokens.slice(0, index).filter(({ id }) => id === maskId).length;
-      return outputs.tokens[1][mask].map((token, number) => [token, null, outputs.probabilities[1][mask][number]]);
+      const number = sequence.tokens.slice(0, index).filter(({ id }) => id === maskId).length;
+      return fillingsOf(outputs, 1, number).map((token) => [shown(token), null, token.probability]);
     }
   }
 }
