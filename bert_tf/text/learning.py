@@ -24,8 +24,8 @@ MAX_SIZE = 10_000_000  # of a model (config.model); the largest published one ha
 _LINES_PER_CHUNK = 1024  # normalized at a time
 _NO_WORDS = "no words in the text to learn a vocabulary from; expected lines of text"
 _FIRST = (ROBERTA.cls, ROBERTA.pad, ROBERTA.sep, ROBERTA.unk)  # RoBERTa's ids 0 to 3; <mask> is the last
-# sentencepiece keeps its text in memory, with 20 bytes of indices for each character.
-_SAMPLE_CHARS = 100_000_000
+# sentencepiece keeps its text in memory, and takes 45 bytes for each character.
+_SAMPLE_CHARS = 50_000_000
 # Longer lines are cut at white space: sentencepiece drops very long ones, and see `_counted`.
 _PART_CHARS = 1000
 _PARTS = re.compile(rf"(?s).{{1,{_PART_CHARS}}}(?:\s|$)|.{{{_PART_CHARS}}}")
@@ -128,7 +128,7 @@ def learn_byte_pairs(lines: Iterable[str | bytes], size: int) -> tuple[list[str]
 def learn_unigram(lines: Iterable[str | bytes], size: int) -> bytes:
     """Learns a unigram model of SentencePiece; deterministic: the same text always gives the same one.
 
-    Normalization (NFKC) and the share of characters that are covered (0.9995) are XLM-R's. Of more than 100 million
+    Normalization (NFKC) and the share of characters that are covered (0.9995) are XLM-R's. Of more than 50 million
     characters, a random sample of the lines is used.
 
     Args:
