@@ -1,13 +1,21 @@
-"""Learns a vocabulary: python -m bert_tf.learn_vocab --input='corpus/*.txt.gz' --output=vocab.txt --vocab_size=8000."""
+"""Learns a vocabulary: python -m bert_tf.learn_vocab --input='corpus/*.txt.gz' --output=vocab.txt --vocab_size=8000.
 
+Of several languages, --input=en:english/*.txt,ko:korean/*.txt, each is read as often as pre-training samples it.
+"""
+
+import itertools
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from absl import flags
 
 from bert_tf.app import run
+from bert_tf.config.data import EXPONENT, corpora
+from bert_tf.config.values import fitting
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, replacing, write_bytes
+from bert_tf.inputs.corpus.languages import Language, mixed_lines, passes, smoothed
 from bert_tf.inputs.corpus.readers import check_text_files, find_files
 from bert_tf.progress import bar
 from bert_tf.text import BaseTokenizer, Tokenizer, learn_byte_pairs, learn_unigram, learn_vocabulary
@@ -19,7 +27,14 @@ _OUTPUTS = {"wordpiece": "vocab.txt", "byte_bpe": "vocab.json", "unigram": "NAME
 _KINDS = {".json": "byte_bpe", ".model": "unigram"}  # by the ending of the output; wordpiece for others
 
 _INPUT = flags.DEFINE_string(
-    "input", None, "Text files, plain or .gz: names or glob patterns, separated by commas.", required=True
+    "input",
+    None,
+    "Text files, plain or .gz: names or glob patterns, separated by commas; of several languages with their names, "
+    "en:FILES,ko:FILES.",
+    required=True,
+)
+_EXPONENT = flags.DEFINE_float(
+    "language_exponent", 0.7, "How languages are mixed, as data.language_exponent of pretrain."
 )
 _KIND = flags.DEFINE_enum(
     "kind", "wordpiece", list(_OUTPUTS), "wordpiece (BERT), byte_bpe (RoBERTa) or unigram (SentencePiece, XLM-R)."
@@ -37,12 +52,17 @@ _STRIP_ACCENTS = flags.DEFINE_bool("strip_accents", None, "Strip accents; by def
 _SPLIT_CJK = flags.DEFINE_bool("split_cjk", True, "Make every CJK ideograph a separate word.")
 
 
-def _read(paths: list[str]) -> Iterator[bytes]:
-    """The lines of all files; a progress bar counts the bytes read from disk."""
-    with bar("reading", sum(map(os.path.getsize, paths)), "B") as progress:
-        for path in paths:
+def _read(languages: Sequence[Language]) -> Iterator[bytes]:
+    """The lines of all files, by the shares of their languages; a progress bar counts the bytes read from disk."""
+    sizes = {file: os.path.getsize(file) for one in languages for file in one.files}
+    total = sum(math.ceil(passes(one, languages)) * sizes[file] for one in languages for file in one.files)
+    with bar("reading", total, "B") as progress:
+
+        def read(path: str) -> Iterator[bytes]:
             yield from read_lines(path)
-            progress.update(os.path.getsize(path))
+            progress.update(sizes[path])
+
+        yield from mixed_lines(languages, read)
 
 
 def _check_kind() -> None:
@@ -79,12 +99,14 @@ def main(_: list[str]) -> None:
     output, size = _OUTPUT.value, _SIZE.value
     check_output(output)
     _check_kind()
-    paths = find_files(_INPUT.value.split(","))
+    exponent = fitting(_EXPONENT.value, float, "--language_exponent", EXPONENT)
+    files = {name: find_files(own.split(",")) for name, own in corpora(_INPUT.value, "--input").items()}
+    paths = [*itertools.chain(*files.values())]
     merges = [os.path.join(os.path.dirname(output), BytePairTokenizer.FILES[1])] if _KIND.value == "byte_bpe" else []
     for written in (output, *merges):
         check_output(written, inputs=paths)
-    check_text_files(paths)
-    tokenizer = _learn(_read(paths), size)
+    sizes = {name: sum(check_text_files(own)) for name, own in files.items()}
+    tokenizer = _learn(_read(smoothed(files, sizes, exponent)), size)
     _write(output, merges, tokenizer)
     count = tokenizer.vocab_size
     short = "" if count == size else f" of the {size} requested (the text has no more)"

@@ -90,13 +90,14 @@ def training_line(
     """The part of training's progress line after the step, short enough for 120 columns.
 
     Args:
-        metrics: each NAME_loss is shown with its NAME_accuracy, if any. NaN where all updates were skipped.
+        metrics: each NAME_loss is shown with its NAME_accuracy, if any, but not those of single languages,
+            "ko/NAME_loss", for which there is no room. NaN where all updates were skipped.
         rates: as returned by `training.speed.Speed.rates`.
         learning_rate: of the next update.
         seconds_left: None if not known yet.
     """
     shown = []
-    losses = [name for name in metrics if name.endswith("_loss")] or ["loss"]
+    losses = [name for name in metrics if name.endswith("_loss") and "/" not in name] or ["loss"]
     for name in losses:
         accuracy = metrics.get(name.replace("loss", "accuracy"))
         shown.append(f"{name.removesuffix('_loss')} {_short(metrics[name])}")

@@ -333,6 +333,42 @@ def test_an_error_inside_a_config_file_is_a_one_line_error(programs, folder):
     assert done.status == 2 and "BertConfig has no field 'hiden_size'; did you mean 'hidden_size'?" in done.error_line
 
 
+@pytest.mark.slow
+def test_a_run_on_two_languages_learns_a_vocabulary_prepares_trains_and_resumes(programs, folder, tmp_path):
+    pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
+    document = "버튼을 누르면 창이 열립니다 .\n파일을 고르고 확인을 누릅니다 .\n{} 번째 쪽을 봅니다 .\n\n"
+    (tmp_path / "ko.txt").write_text("".join(document.format(number) for number in range(20)))
+    languages, vocab = f"en:{folder}/corpus.txt,ko:{tmp_path}/ko.txt", tmp_path / "vocab.txt"
+    programs.succeed(
+        "learn_vocab", f"--input={languages}", f"--output={vocab}", "--vocab_size=500", "--nostrip_accents"
+    )
+    assert {"버", "the"} <= set(vocab.read_text().split())
+    prepare = f"--input={languages}", f"--vocab={vocab}", f"--output={tmp_path}/prepared", "--nostrip_accents"
+    printed = programs.succeed("prepare", *prepare).output
+    use = f"--config.data.languages=en:{tmp_path}/prepared/en,ko:{tmp_path}/prepared/ko"
+    assert printed.splitlines()[-1].endswith(use)
+    tokenizer = f"--config.tokenizer.vocab={vocab}", "--config.tokenizer.strip_accents=False"
+    config = f"--config={folder}/pretrain.py", *tokenizer, f"--config.validation={languages}", "--config.train.steps=20"
+
+    def press_ctrl_c(process):
+        wait_for(lambda: (tmp_path / "shards/history.jsonl").exists())
+        os.kill(process, signal.SIGINT)
+
+    runs = []
+    for name, text in (("text", f"--config.data.languages={languages}"), ("shards", use)):
+        command = "pretrain", *config, text, f"--model_dir={tmp_path}/{name}"
+        if name == "shards":
+            assert programs(*command, meanwhile=press_ctrl_c).status == 130
+        programs.succeed(*command)
+        runs.append(json.loads((tmp_path / name / "results.json").read_text()))
+    assert [row["language"] for row in runs[0]["languages"]] == ["en", "ko"]
+    # The same batches from text and shards, interrupted or not.
+    assert runs[0]["languages"] == runs[1]["languages"] and runs[0]["final"] == runs[1]["final"]
+    # A changed exponent is another run.
+    changed = programs(*command, "--config.data.language_exponent=0.5")
+    assert changed.status == 2 and "data.language_exponent" in changed.error_line
+
+
 def test_another_runs_directory_is_refused_by_the_program(programs, folder, pretrained):
     command = "pretrain", f"--config={folder}/pretrain.py", f"--model_dir={pretrained[0]}", "--config.train.seed=5"
     done = programs(*command)

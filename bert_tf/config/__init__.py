@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, Any, Self, TypedDict
 
-from bert_tf.config.data import ExampleData, PretrainingData, TokenizerConfig
+from bert_tf.config.data import ExampleData, PretrainingData, TokenizerConfig, named_corpora
 from bert_tf.config.embeddings import DenseConfig, EmbeddingConfig
 from bert_tf.config.model import BertConfig, FeatureConfig
 from bert_tf.config.tasks import (
@@ -18,7 +18,7 @@ from bert_tf.config.tasks import (
     TaskConfig,
 )
 from bert_tf.config.train import GridConfig, PhaseConfig, TrainConfig
-from bert_tf.config.values import check_fields, from_dict, to_dict
+from bert_tf.config.values import check_fields, from_dict, shown, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.types import Json
 
@@ -41,8 +41,9 @@ class PretrainConfig:
     """A pre-training run.
 
     Attributes:
-        input: glob patterns of text files, or folders of prepared shards, separated by commas.
-        validation: the same for validation text; "" for none.
+        input: glob patterns of text files, or folders of prepared shards, separated by commas; not read if
+            data.languages is set.
+        validation: the same for validation text, with the names of the languages if data.languages is set; "" for none.
         tokenizer: the vocabulary and its settings.
         model: the architecture; vocab_size 0 means the size of the vocabulary.
         data: how sequences are built and masked.
@@ -61,6 +62,13 @@ class PretrainConfig:
         check_fields(self)
         for part in (self.tokenizer, self.data, self.train):
             part.check()
+        if self.data.languages and self.validation:
+            known = named_corpora(self.data.languages, "data.languages")
+            if unknown := named_corpora(self.validation, "validation").keys() - known.keys():
+                raise ConfigError(
+                    f"validation names {shown(min(unknown))}, which data.languages does not have; expected some of "
+                    f"{', '.join(known)}"
+                )
         for number, phase in enumerate(self.train.phases):
             try:
                 self.data.in_phase(phase).check()

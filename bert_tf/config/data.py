@@ -1,14 +1,56 @@
 """Settings of the data: pre-training sequences, fine-tuning examples, the tokenizer."""
 
 import dataclasses
+import os
 import re
 from typing import TYPE_CHECKING, Self
 
-from bert_tf.config.values import check_fields, setting
+from bert_tf.config.values import Rule, check_fields, setting, shown
 from bert_tf.errors import ConfigError
 
 if TYPE_CHECKING:
     from bert_tf.config.train import PhaseConfig
+
+# Limits of `PretrainingData.language_exponent`.
+EXPONENT: Rule = {"above": 0, "at_most": 1}
+# A name before the files of a language. Not the start of a path on another file system, such as gs://.
+_NAMED = re.compile(r"([A-Za-z][\w-]*):(?!//)(.*)", re.ASCII | re.DOTALL)
+
+
+def named_corpora(text: str, where: str) -> dict[str, str]:
+    """Parses corpora with names: "en:english/*.txt,ko:korean/*.txt"; a name holds up to the next one.
+
+    Args:
+        text: of a setting.
+        where: the name of the setting, for error messages.
+
+    Returns:
+        Paths and patterns separated by commas, by name, sorted by name: the order in `text` does not matter.
+    """
+    found: dict[str, list[str]] = {}
+    for item in text.split(","):
+        if named := _NAMED.match(item.strip()):
+            name, item = named.groups()
+            if name in found:
+                raise ConfigError(
+                    f"{where} is {shown(text)}, which has {shown(name)} twice; write all files of a language after one "
+                    "name: en:FILE,FILE"
+                )
+            found[name] = []
+        if not found:
+            raise ConfigError(
+                f"{where} is {shown(text)}; expected a name before the files of each language: en:FILE,ko:FILE"
+            )
+        if not item.strip():
+            raise ConfigError(f"{where} is {shown(text)}, with an empty path for {shown(name)}; name its files")
+        found[name].append(item)
+    return {name: ",".join(found[name]) for name in sorted(found)}
+
+
+def corpora(text: str, where: str) -> dict[str, str]:
+    """As `named_corpora`, but text without names is a single corpus, {"": text}, as is an existing path."""
+    first = text.split(",")[0].strip()
+    return named_corpora(text, where) if _NAMED.match(first) and not os.path.exists(first) else {"": text}
 
 
 @dataclasses.dataclass
@@ -17,6 +59,10 @@ class PretrainingData:
 
     Attributes:
         layout: of the text: "sentences" (one per line, blank lines between documents) or "documents" (one per line).
+        languages: training text of several languages instead of `input`, each after its name:
+            "en:english/*.txt,ko:korean/*.txt" (or folders of prepared shards); "" for none.
+        language_exponent: languages are sampled in proportion to the size of their text to this power: 0.7 as
+            multilingual BERT, 0.3 as XLM-R; 1 leaves their shares as they are in the files.
         max_bad_share: largest share of sentences (in prepared shards: documents) that may be dropped as undecodable.
         service: address of the dispatcher of a tf.data service whose workers make the batches, e.g.
             "grpc://10.0.0.2:5000"; "" makes them in this process.
@@ -44,6 +90,8 @@ class PretrainingData:
     """
 
     layout: str = setting("sentences", choices=("sentences", "documents"))
+    languages: str = ""
+    language_exponent: float = setting(0.7, **EXPONENT)
     max_bad_share: float = setting(0.01, at_least=0, at_most=1)
     service: str = ""
     service_workers: int = setting(1, at_least=1, at_most=100_000)
@@ -77,6 +125,8 @@ class PretrainingData:
     def check(self) -> Self:
         """Raises ConfigError for invalid values and combinations."""
         check_fields(self, "data")
+        if self.languages:
+            named_corpora(self.languages, "data.languages")
         if self.service and not re.fullmatch(r"\w+://[^/]+:\d+", self.service):
             raise ConfigError(f"data.service is {self.service!r}; expected an address like grpc://10.0.0.2:5000")
         if self.masking == "causal_lm" and (self.pairs != "none" or self.max_predictions < self.max_length - 1):

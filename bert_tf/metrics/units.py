@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 _SHARE = re.compile(r"(?:.*_)?(?:accuracy|precision|recall|f1|exact|exact_match|share)")
-_COUNT = re.compile(r"(?:.*_)?(?:entities|total)")
+_COUNT = re.compile(r"(?:.*_)?(?:entities|tokens|total)")
 _COEFFICIENTS = ("pearson", "spearman", "matthews")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from bert_tf.files import write_text
+from bert_tf.metrics.units import unit_of
 from bert_tf.progress import duration
 from bert_tf.training.reporter import CURVES, PAGE, TRIALS, Curves, Reporter
 from bert_tf.types import Json, Metrics
@@ -63,6 +64,29 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |\n"
 
     return line(header) + line(["-" * width for width in widths]) + "".join(map(line, rows))
+
+
+def languages_table(rows: Sequence[Json]) -> str:
+    """The languages of a pre-training run.
+
+    Args:
+        rows: "languages" in its results.json.
+    """
+    # Not all languages need to have validation text.
+    names = [*dict.fromkeys(name for row in rows for name in row)]
+    metrics = [name for name in names if name not in ("language", "text_share", "share", "tokens")]
+    header = ("language", "share of the text", "share in training", "tokens read", *metrics)
+    lines = [
+        (
+            row["language"],
+            f"{row['text_share']:.1%}",
+            f"{row['share']:.1%}",
+            f"{row['tokens']:,}",
+            *(unit_of(name, ()).text(row[name]) if name in row else "" for name in metrics),
+        )
+        for row in rows
+    ]
+    return table(header, lines)
 
 
 def ablation_table(rows: Sequence[Json]) -> str:

@@ -103,9 +103,9 @@ def draw_curves(
 ) -> None:
     """Writes curves.png, atomically.
 
-    One column per loss, with its accuracy below or, if it is the only loss, the monitored metric; and one column for
-    learning rate and speed. Dotted lines show where a phase starts, short marks at the bottom where the run was resumed
-    after an interruption.
+    One column per loss, with its accuracy below or, if it is the only loss, the monitored metric; of several languages,
+    one for the loss of each and the tokens that were read so far; and one for learning rate and speed. Dotted lines
+    show where a phase starts, short marks at the bottom where the run was resumed after an interruption.
 
     Args:
         path: of the PNG.
@@ -114,10 +114,13 @@ def draw_curves(
         title: shown above the plots.
         monitor: name of the metric that compares evaluations.
     """
-    losses = [name for name in (points or evaluations)[0] if name.endswith("_loss")] or ["loss"]
-    figure = Figure(figsize=(4.2 * (len(losses) + 1), 6.4))
+    names = [*(points or evaluations)[0]]
+    losses = [name for name in names if name.endswith("_loss") and "/" not in name] or ["loss"]
+    languages = [name.removesuffix("/tokens") for name in names if name.endswith("/tokens")]
+    columns = len(losses) + bool(languages) + 1
+    figure = Figure(figsize=(4.2 * columns, 6.4))
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    upper, lower = figure.subplots(2, len(losses) + 1, squeeze=False, sharex=True)
+    upper, lower = figure.subplots(2, columns, squeeze=False, sharex=True)
     for name, top, bottom in zip(losses, upper, lower, strict=False):
         key = name.removesuffix("_loss")
         subject = "" if key == "loss" else f"{_TITLES.get(key, key)}: "
@@ -126,6 +129,8 @@ def draw_curves(
         metric = monitor if key == "loss" and monitor != "loss" else name.replace("loss", "accuracy")
         _training_and_validation(bottom, points, evaluations, metric)
         bottom.set_title((subject + metric.removeprefix(f"{key}_").replace("_", " ")).capitalize())
+    if languages:
+        _by_language(upper[-2], lower[-2], points, evaluations, languages)
     upper[-1].plot(*_curve(points, "learning_rate"))
     upper[-1].set_title("Learning rate")
     _from_zero(upper[-1], _rate)
@@ -215,6 +220,21 @@ def _training(axes: Axes, points: Sequence[Json], name: str) -> None:
             values = _running_mean(values, many + 1)
         axes.plot(steps, values, ".-"[len(values) > 1], color="C0", label=legend)
         legend = None
+
+
+def _by_language(
+    upper: Axes, lower: Axes, points: Sequence[Json], evaluations: Sequence[Json], languages: Sequence[str]
+) -> None:
+    """Draws the MLM loss of each language, in validation if there is any, and the tokens that were read so far."""
+    for language in languages:
+        name = f"{language}/mlm_loss"
+        upper.plot(*_curve(evaluations, name) if _curve(evaluations, name)[0] else _curve(points, name), label=language)
+        steps, tokens = _curve(points, f"{language}/tokens")
+        lower.plot(steps, np.cumsum(tokens))
+    upper.set_title("Masked tokens: loss by language")
+    upper.legend(fontsize=10, ncols=1 + len(languages) // 10)
+    lower.set_title("Tokens by language")
+    _from_zero(lower, EngFormatter(sep=""))
 
 
 def _curve(rows: Iterable[Json], name: str) -> tuple[list[int], list[float]]:

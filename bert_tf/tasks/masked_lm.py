@@ -1,7 +1,7 @@
 """The masked language model (paper, section 3.1, task 1); when served, it fills in the masks of a text."""
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, TypeAlias, TypedDict
 
 import keras
@@ -13,7 +13,7 @@ from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.model.heads import build
 from bert_tf.model.mode import current, infer
-from bert_tf.tasks.objective import Objective
+from bert_tf.tasks.objective import PredictionObjective, Predictions
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, signature, token_signature
 from bert_tf.tasks.task import Task
 from bert_tf.text.base import BaseTokenizer
@@ -99,17 +99,21 @@ class FillMask:
         }
 
 
-class MaskedLMObjective(Objective):
+class MaskedLMObjective(PredictionObjective):
     """Cross-entropy of the masked tokens, from features as `inputs.corpus.dataset` makes them.
 
     Args:
         max_length: tokens per input, special tokens included.
+        languages: as for `PredictionObjective`; the number of tokens of each is counted, too, as "ko/tokens".
     """
 
     losses = ("mlm_loss",)
-    metric_names = ("mlm_accuracy", "padding_share")
+    metric_names: tuple[str, ...] = ("mlm_accuracy",)
 
-    def __init__(self, max_length: int) -> None:
+    def __init__(self, max_length: int, languages: Sequence[str] = ()) -> None:
+        super().__init__(languages)
+        self.totals = tuple(f"{language}/tokens" for language in languages)
+        self.metric_names += ("padding_share", *self.totals)
         self._max_length = max_length
         self.histograms = dict.fromkeys(("sequence_length", "masks_a_sequence"), max_length + 1)
 
@@ -120,17 +124,23 @@ class MaskedLMObjective(Objective):
         # The constant is google-research/bert's (run_pretraining.py): a batch without masks must not divide by zero.
         return {"mlm_loss": tf.reduce_sum(features["masked_lm_weights"]) + 1e-5}
 
-    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        masks, masked = features["masked_lm_weights"], features["masked_lm_ids"]
+    def predictions(self, features: Tensors, outputs: Tensors) -> Predictions:
+        masked = features["masked_lm_ids"]
         loss, best = sparse_cross_entropy(outputs["mlm_logits"], masked)
-        right = tf.cast(best == masked, tf.float32)
-        count = tf.reduce_sum(masks)
+        values = {"mlm_loss": loss, "mlm_accuracy": tf.cast(best == masked, tf.float32)}
+        return Predictions(values, features["masked_lm_weights"])
+
+    def positions(self, features: Tensors) -> tf.Tensor:
+        return features["masked_lm_positions"]
+
+    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         padding = tf.cast(features["input_mask"] == 0, tf.float32)
-        return {
-            "mlm_loss": (tf.reduce_sum(loss * masks), count),
-            "mlm_accuracy": (tf.reduce_sum(right * masks), count),
-            "padding_share": (tf.reduce_sum(padding), tf.cast(tf.size(padding), tf.float32)),
-        }
+        positions = tf.cast(tf.size(padding), tf.float32)
+        metrics = super().loss_and_metrics(features, outputs) | {"padding_share": (tf.reduce_sum(padding), positions)}
+        if self.languages:
+            tokens = self.by_language(1.0 - padding, features["language_ids"])
+            metrics |= {f"{language}/tokens": (count, positions) for language, count in tokens.items()}
+        return metrics
 
     def counts(self, features: Tensors) -> dict[str, tf.Tensor]:
         numbers = features["input_mask"]  # the number of each token's sequence: a row may have several
@@ -152,14 +162,15 @@ class MaskedLM(Task):
     Args:
         tokenizer: tokenizes the texts.
         max_length: tokens per input, special tokens included.
+        languages: as for `MaskedLMObjective`.
     """
 
     name = "masked_lm"
     codec: FillMask
 
-    def __init__(self, tokenizer: BaseTokenizer, max_length: int) -> None:
+    def __init__(self, tokenizer: BaseTokenizer, max_length: int, languages: Sequence[str] = ()) -> None:
         self.tokenizer, self.max_length = tokenizer, max_length
-        self.codec, self.objective = FillMask(tokenizer, max_length), MaskedLMObjective(max_length)
+        self.codec, self.objective = FillMask(tokenizer, max_length), MaskedLMObjective(max_length, languages)
 
     def settings(self) -> Json:
         return {"max_length": self.max_length}

@@ -1,6 +1,7 @@
 """Pre-training: masked language model and next-sentence prediction (paper, section 3.1)."""
 
 import functools
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
@@ -8,12 +9,12 @@ import tensorflow as tf
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.tasks.masked_lm import MaskedLM, MaskedLMObjective
-from bert_tf.tasks.objective import Objective, Sum
+from bert_tf.tasks.objective import PredictionObjective, Predictions, Sum
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Tensors
 
 
-class NextSentenceObjective(Objective):
+class NextSentenceObjective(PredictionObjective):
     """Cross-entropy of next-sentence prediction."""
 
     losses = ("nsp_loss",)
@@ -25,15 +26,14 @@ class NextSentenceObjective(Objective):
     def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
         return {"nsp_loss": tf.reduce_sum(_pairs(features))}
 
-    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        following, counted = features["next_sentence_labels"], _pairs(features)
-        pairs = tf.reduce_sum(counted)
+    def predictions(self, features: Tensors, outputs: Tensors) -> Predictions:
+        following = features["next_sentence_labels"]
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(following, outputs["nsp_logits"])
         right = tf.cast(tf.argmax(outputs["nsp_logits"], -1, tf.int32) == following, tf.float32)
-        return {
-            "nsp_loss": (tf.reduce_sum(loss * counted), pairs),
-            "nsp_accuracy": (tf.reduce_sum(right * counted), pairs),
-        }
+        return Predictions({"nsp_loss": loss, "nsp_accuracy": right}, _pairs(features))
+
+    def positions(self, features: Tensors) -> tf.Tensor:
+        return features.get("first_token_positions", tf.zeros_like(features["next_sentence_labels"]))
 
 
 class Pretraining(MaskedLM):
@@ -41,9 +41,9 @@ class Pretraining(MaskedLM):
 
     name = "pretraining"
 
-    def __init__(self, tokenizer: BaseTokenizer, max_length: int) -> None:
+    def __init__(self, tokenizer: BaseTokenizer, max_length: int, languages: Sequence[str] = ()) -> None:
         super().__init__(tokenizer, max_length)
-        both = (MaskedLMObjective(max_length), NextSentenceObjective())
+        both = (MaskedLMObjective(max_length, languages), NextSentenceObjective(languages))
         self.objective = Sum([("", part) for part in both], functools.partial(build, head="pretraining"))
 
 

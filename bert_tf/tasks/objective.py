@@ -3,6 +3,7 @@
 import abc
 import types
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -17,11 +18,13 @@ class Objective(abc.ABC):
     Attributes:
         losses: names of the losses; training minimizes their sum.
         metric_names: names of the other metrics that `loss_and_metrics` returns.
+        totals: names of those among them that are sums over the data, such as a number of tokens, instead of means.
         histograms: name -> length of each array that `counts` returns, for TensorBoard.
     """
 
     losses: tuple[str, ...] = ("loss",)
     metric_names: tuple[str, ...] = ()
+    totals: tuple[str, ...] = ()
     histograms: Mapping[str, int] = types.MappingProxyType({})
 
     @abc.abstractmethod
@@ -61,6 +64,7 @@ class Sum(Objective):
         self._parts, self._build = parts, build
         self.losses = tuple(prefix + name for prefix, part in parts for name in part.losses)
         self.metric_names = tuple(prefix + name for prefix, part in parts for name in part.metric_names)
+        self.totals = tuple(prefix + name for prefix, part in parts for name in part.totals)
         self.histograms = {prefix + name: bins for prefix, part in parts for name, bins in part.histograms.items()}
 
     def build(self, encoder: BertEncoder) -> keras.Model:
@@ -78,6 +82,58 @@ class Sum(Objective):
 
     def counts(self, features: Tensors) -> dict[str, tf.Tensor]:
         return {prefix + name: value for prefix, part in self._parts for name, value in part.counts(features).items()}
+
+
+class Predictions(NamedTuple):
+    """Predictions of a batch, such as those of masked tokens or of pairs.
+
+    Attributes:
+        values: losses and metrics by name, float32 [batch] or [batch, n].
+        weights: float32, 1.0 for a prediction, 0.0 for an unused slot.
+    """
+
+    values: dict[str, tf.Tensor]
+    weights: tf.Tensor
+
+
+class PredictionObjective(Objective):
+    """Base class of objectives whose losses and metrics are means over predictions.
+
+    Args:
+        languages: names of the languages of the feature `language_ids` (`inputs.corpus.dataset`); the losses and
+            metrics of each are added to the metrics, as "ko/mlm_loss". () for features without languages.
+    """
+
+    def __init__(self, languages: Sequence[str] = ()) -> None:
+        self.languages = languages
+        names = (*self.losses, *self.metric_names)
+        self.metric_names += tuple(f"{language}/{name}" for language in languages for name in names)
+
+    @abc.abstractmethod
+    def predictions(self, features: Tensors, outputs: Tensors) -> Predictions:
+        """The predictions of a batch, with a value for each of the losses and metrics."""
+
+    @abc.abstractmethod
+    def positions(self, features: Tensors) -> tf.Tensor:
+        """int32 in the shape of the predictions: the position in its row of a token of each."""
+
+    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        values, weights = self.predictions(features, outputs)
+        count = tf.reduce_sum(weights)
+        means = {name: (tf.reduce_sum(value * weights), count) for name, value in values.items()}
+        if self.languages:
+            spoken = tf.gather(features["language_ids"], self.positions(features), batch_dims=1)
+            counts = self.by_language(weights, spoken)
+            for name, value in values.items():
+                sums = self.by_language(value * weights, spoken)
+                means |= {f"{language}/{name}": (sums[language], counts[language]) for language in self.languages}
+        return means
+
+    def by_language(self, values: tf.Tensor, language_ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Sums of float32 values by the name of their languages; int32 in the same shape."""
+        flat = tf.reshape(values, [-1]), tf.reshape(language_ids, [-1])
+        sums = tf.math.unsorted_segment_sum(*flat, len(self.languages))
+        return dict(zip(self.languages, tf.unstack(sums), strict=True))
 
 
 def rows_of(features: Tensors) -> tf.Tensor:

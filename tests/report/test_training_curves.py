@@ -62,6 +62,19 @@ def test_the_accuracy_is_below_each_of_several_losses_and_below_a_monitored_loss
         assert all(axes.lines for axes in below)
 
 
+def test_languages_have_a_column_with_the_loss_of_each_and_the_tokens_read_so_far(tmp_path, drawn):
+    names = [f"{language}/{name}" for language in ("en", "ko") for name in ("mlm_loss", "tokens")]
+    rows = points(range(1, 5), ["mlm_loss", "mlm_accuracy", *names])
+    draw_curves(tmp_path / "curves.png", rows, [{"step": 4, "mlm_loss": 1.0, "ko/mlm_loss": 2.0}], [], title="")
+    assert len(drawn[0].axes) == 2 * 3
+    above, below = drawn[0].axes[1], drawn[0].axes[4]
+    assert above.get_title(loc="left") == "Masked tokens: loss by language"
+    english, korean = above.lines
+    assert english.get_label() == "en" and len(english.get_xdata()) == 4  # of training: there is no validation text
+    assert korean.get_label() == "ko" and korean.get_xydata().tolist() == [[4, 2.0]]
+    assert below.lines[0].get_ydata().tolist() == pytest.approx([1.0, 1.5, 11 / 6, 25 / 12])
+
+
 def test_a_plot_that_cannot_be_written_does_not_replace_the_previous_one(tmp_path, monkeypatch):
     path = tmp_path / "curves.png"
     path.write_bytes(b"before")

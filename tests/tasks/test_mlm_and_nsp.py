@@ -88,6 +88,56 @@ def test_the_sequences_of_packed_rows_are_counted_one_by_one():
     assert float(task.objective.weights(features)["nsp_loss"]) == 4
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_each_language_has_the_metrics_of_its_own_tokens_and_pairs(packed):
+    task = Pretraining(None, max_length=12, languages=("en", "ko", "xx"))
+    rng = np.random.default_rng(0)
+    languages = np.array([[0] * 6, [1] * 6, [0] * 4 + [1] * 2 if packed else [0] * 6])
+    firsts = np.array([[0, 0], [0, 0], [0, 4]])[:, : 1 + packed]
+    mask = np.array([[1] * 4 + [0] * 2, [1] * 6, [1] * 4 + [1 + packed] * 2])
+    positions, weights = rng.integers(0, 6, (3, 4)), rng.integers(0, 2, (3, 4))
+    ids, masked = rng.integers(0, 9, (3, 4)), rng.normal(size=(3, 4, 9))
+    labels, following = rng.integers(0, 2, firsts.shape), rng.normal(size=(*firsts.shape, 2))
+    pairs = np.array([[1, 0], [1, 0], [1, 1]])[:, : 1 + packed]
+    features = {
+        "input_mask": mask,
+        "language_ids": languages,
+        "masked_lm_ids": ids,
+        "masked_lm_positions": positions,
+        "next_sentence_labels": labels if packed else labels[:, 0],
+    }
+    features = {name: tf.constant(value, tf.int32) for name, value in features.items()}
+    features["masked_lm_weights"] = tf.constant(weights, tf.float32)
+    if packed:
+        features["first_token_positions"] = tf.constant(firsts, tf.int32)
+        features["next_sentence_weights"] = tf.constant(pairs, tf.float32)
+    logits = {"mlm_logits": masked, "nsp_logits": following if packed else following[:, 0]}
+    metrics = task.objective.loss_and_metrics(
+        features, {name: tf.constant(value, tf.float32) for name, value in logits.items()}
+    )
+    assert metrics.keys() == {*task.objective.losses, *task.objective.metric_names}
+    rows = np.arange(3)[:, np.newaxis]
+    for number, language in enumerate(("en", "ko", "xx")):
+        own = weights * (languages[rows, positions] == number)
+        entropies = -np.take_along_axis(log_softmax(masked, -1), ids[..., None], -1)[..., 0]
+        own_pairs = pairs * (languages[rows, firsts] == number)
+        losses = -np.take_along_axis(log_softmax(following, -1), labels[..., None], -1)[..., 0]
+        expected = {
+            "mlm_loss": ((entropies * own).sum(), own.sum()),
+            "mlm_accuracy": (((masked.argmax(-1) == ids) * own).sum(), own.sum()),
+            "nsp_loss": ((losses * own_pairs).sum(), own_pairs.sum()),
+            "nsp_accuracy": (((following.argmax(-1) == labels) * own_pairs).sum(), own_pairs.sum()),
+        }
+        for name, pair in expected.items():
+            np.testing.assert_allclose(metrics[f"{language}/{name}"], pair, rtol=1e-5, err_msg=f"{language} {name}")
+        assert float(metrics[f"{language}/tokens"][0]) == ((mask > 0) & (languages == number)).sum()
+    assert task.objective.totals == ("en/tokens", "ko/tokens", "xx/tokens")
+    plain = Pretraining(None, max_length=12).objective.loss_and_metrics(
+        features, {name: tf.constant(value, tf.float32) for name, value in logits.items()}
+    )
+    assert all(np.array_equal(plain[name], metrics[name]) for name in plain)
+
+
 def test_a_batch_without_masks_divides_by_more_than_zero():
     features = {"masked_lm_weights": tf.zeros([2, 3]), "next_sentence_labels": tf.zeros([2], tf.int32)}
     assert float(Pretraining(None, 12).objective.weights(features)["mlm_loss"]) > 0

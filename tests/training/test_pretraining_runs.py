@@ -30,7 +30,7 @@ from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.dataset import pretraining_dataset
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
-from bert_tf.report.file_reporter import FileReporter
+from bert_tf.report.file_reporter import FileReporter, languages_table
 from bert_tf.tasks.labels import LabelsCodec
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.mlm_and_nsp import Pretraining
@@ -102,6 +102,34 @@ def test_an_invalid_corpus_is_refused_before_anything_is_written(pretrain, tmp_p
     with raises(DataError, named):
         pretrain(text)
     assert not (tmp_path / "model").exists()
+
+
+def test_a_run_on_two_languages_reports_loss_accuracy_and_tokens_of_each(pretrain, tmp_path):
+    for name, documents in (("en", 60), ("ko", 12)):
+        (tmp_path / f"{name}.txt").write_text(sentences(len(name), documents))
+    languages = f"en:{tmp_path}/en.txt,ko:{tmp_path}/ko.txt"
+    data = PretrainingData(max_length=32, max_predictions=3, languages=languages, language_exponent=0.5)
+    train = dataclasses.replace(TRAIN, steps=6)
+    # Text that is named by `input` is not read.
+    results = pretrain("", data=data, train=train, validation=f"ko:{tmp_path}/ko.txt")
+    text, ko = results["languages"], "ko/mlm_loss"
+    assert [row["language"] for row in text] == ["en", "ko"]
+    sizes = [(tmp_path / f"{name}.txt").stat().st_size for name in ("en", "ko")]
+    assert text[1]["text_share"] == pytest.approx(sizes[1] / sum(sizes))
+    assert text[1]["share"] == pytest.approx(sizes[1] ** 0.5 / sum(size**0.5 for size in sizes))
+    history = results["history"]
+    read = sum((1 - point["padding_share"]) * 4 * 32 for point in history)
+    assert text[0]["tokens"] + text[1]["tokens"] == pytest.approx(read)
+    assert all(row["tokens"] == sum(point[f"{row['language']}/tokens"] for point in history) for row in text)
+    # Validation text of Korean only: the whole is Korean, and the metrics of English are unknown.
+    final = results["final"]
+    assert final["mlm_loss"] == pytest.approx(final[ko]) == text[1]["mlm_loss"] and "en/mlm_loss" not in final
+    assert final["ko/nsp_accuracy"] == pytest.approx(final["nsp_accuracy"])
+    table = languages_table(text)
+    assert "mlm_accuracy" in table and f"{text[0]['tokens']:,}" in table
+    assert results["inputs"]["input"].keys() == {"en", "ko"}
+    plan = pretrain("", data=data, train=train, dry_run=True)["plan"]
+    assert plan.startswith("Languages\n") and "of the tokens" in plan
 
 
 def test_a_packed_run_reports_its_padding_and_recipe_and_saves_a_model_for_single_sequences(pretrain, tmp_path):

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from bert_tf.config import PretrainingData
 from bert_tf.errors import DataError
+from bert_tf.inputs.corpus.languages import Language
 from bert_tf.inputs.corpus.readers import check_text_files, find_files, read_source
 from bert_tf.inputs.corpus.shards import DESCRIPTION, Shards, are_shards, find_shards
 from bert_tf.inputs.identity import digest, file_identity
@@ -47,21 +48,36 @@ class Corpus(NamedTuple):
             `find_corpus`.
         tokenizer: must equal the tokenizer of the shards.
         data: how the text is read and made into sequences.
+        languages: of the files, if their text is mixed by shares; () reads the files as they are.
     """
 
     files: Sequence[str]
     tokenizer: BaseTokenizer
     data: PretrainingData
+    languages: tuple[Language, ...] = ()
 
-    def check(self) -> None:
+    def parts(self) -> list["Corpus"]:
+        """The corpus of each language; the corpus itself if it has no languages."""
+        return [self._replace(files=one.files, languages=(one,)) for one in self.languages] or [self]
+
+    @property
+    def name(self) -> str:
+        """The language's name, of one of the `parts`; "" without languages."""
+        return self.languages[0].name if self.languages else ""
+
+    def check(self) -> int | None:
         """Raises DataError if a file is not readable, empty, cut off, no UTF-8 text or not a shard of this tokenizer.
 
         Reads the first megabyte of each text file, and the whole of compressed ones.
+
+        Returns:
+            Bytes of the text, uncompressed; None for shards of earlier versions, which do not know it.
         """
-        if are_shards(self.files):
-            Shards(self.files).check(self.tokenizer)
-        else:
-            check_text_files(self.files)
+        if not are_shards(self.files):
+            return sum(check_text_files(self.files))
+        shards = Shards(self.files)
+        shards.check(self.tokenizer)
+        return shards.text_bytes
 
     def documents(self, seed: tf.Tensor | Sequence[int], per_block: int = _DOCUMENTS_PER_BLOCK) -> tf.data.Dataset:
         """Reads one epoch. The text files (of shards: their sources) come in random order, eight in turn.

@@ -1,14 +1,15 @@
 """Pre-training batches from text or prepared shards: new pairs and masks every epoch (BERT, 3.1 and appendix A.2)."""
 
 import contextlib
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from bert_tf.config import PretrainingData
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.corpus.corpus import TOO_BAD, Corpus
 from bert_tf.inputs.corpus.documents import (
@@ -18,23 +19,30 @@ from bert_tf.inputs.corpus.documents import (
     sentence_pairs,
     unfit_for_pairs,
 )
+from bert_tf.inputs.corpus.languages import LANGUAGE, Language, mixed_sequences, smoothed
 from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows, most_pairs
 from bert_tf.inputs.corpus.service import OUT_OF_ORDER
 from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker, prediction_budgets, unmark_words
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Tensors
 
 _BATCHES_PER_POOL = 32
 # Sequences that are packed together fill 99% of the rows; twice as many take twice as long per sequence.
 _PACKED_POOL = 1024
+# Sequences of a language at a time, to be mixed with those of others.
+_LANGUAGE_BLOCK = 256
 # Start of the error message if the whole corpus turns out to be too small.
 _TOO_SMALL = "the corpus makes less than"
 
 
-def check_corpus(corpus: Corpus) -> None:
+def check_corpus(corpus: Corpus) -> int | None:
     """Raises an error for a corpus that cannot be used; reads the first megabyte of each file and two documents.
 
     Checked are that files are readable, not empty and UTF-8 text or shards of this tokenizer, that compressed files are
     complete (which reads the whole of them), that there are enough documents, and that sequences have room for tokens.
+
+    Returns:
+        As `Corpus.check`.
     """
     special = corpus.tokenizer.specials(corpus.data.pairs != "none")
     if corpus.data.max_length < special + 2:
@@ -42,9 +50,36 @@ def check_corpus(corpus: Corpus) -> None:
             f"data.max_length is {corpus.data.max_length}; expected at least {special + 2}, for {special} special "
             "tokens and two of text"
         )
-    corpus.check()
+    text_bytes = corpus.check()
     with reading(", ".join(corpus.files)):
         check_documents(corpus.documents([0, 0], per_block=2), corpus.data.pairs)
+    return text_bytes
+
+
+def checked_corpus(files: Mapping[str, Sequence[str]], tokenizer: BaseTokenizer, data: PretrainingData) -> Corpus:
+    """The corpus of files by language, mixed by data.language_exponent, or of {"": files}; checks each language."""
+    sizes: dict[str, int] = {}
+    for name, own in files.items():
+        with _naming(name):
+            size = check_corpus(Corpus(own, tokenizer, data))
+            if name and size is None:
+                raise DataError(
+                    f"{own[0]}: prepared by an earlier version, without the size of the text, by which languages are "
+                    "sampled; prepare the text again"
+                )
+        sizes[name] = size or 0
+    if "" in files:
+        return Corpus(files[""], tokenizer, data)
+    return Corpus([*itertools.chain(*files.values())], tokenizer, data, smoothed(files, sizes, data.language_exponent))
+
+
+@contextlib.contextmanager
+def _naming(language: str) -> Iterator[None]:
+    """Adds the name of a language to errors."""
+    try:
+        yield
+    except BertTfError as error:
+        raise (type(error)(f"language {language}: {error}") if language else error) from None
 
 
 def pair_warning(corpus: Corpus) -> str:
@@ -92,6 +127,9 @@ def pretraining_dataset(
     Files are read in random order, eight in turn. The documents of a group (`data.group_size` documents) are cut into
     sequences, which are shuffled. A corpus larger than a group should consist of several files, to mix its groups.
 
+    Languages are cut into sequences separately and then mixed by their shares (`languages.mixed_sequences`); an epoch
+    is one pass over the largest of them.
+
     Args:
         corpus: prepared shards give the same batches as their text files, except for the documents that were dropped as
             duplicates.
@@ -108,6 +146,7 @@ def pretraining_dataset(
         from another document or, for "sop", the segments are swapped).
         With data.pack, a row holds several pairs and has the features of `packed_rows.join_rows`; sequences are made
         and masked by the same rules.
+        With languages also language_ids, int32 [batch, length], the number of each token's language.
         With data.mask_on "device", input_word_ids are not masked, and the inputs of `inputs.masking.Masker` replace the
         masked_lm_ features.
 
@@ -159,7 +198,19 @@ def pretraining_dataset(
 
 
 def _sequences(corpus: Corpus, file_seed: tf.Tensor, seed: tf.Tensor, batch_size: int) -> tf.data.Dataset:
-    """Dataset of batches of sequences, as `in_batches` returns it."""
+    """Dataset of batches of sequences, as `in_batches` returns it; of languages, with the number of each sequence's."""
+    if corpus.languages:
+
+        def of_language(language: Language, seed: tf.Tensor) -> tf.data.Dataset:
+            file_seed, seed = tf.unstack(tf.random.split(seed, 2))
+            own = corpus._replace(files=language.files, languages=())
+            batches = _sequences(own, file_seed, seed, _LANGUAGE_BLOCK)
+            # Otherwise a language without sequences would be read again and again.
+            message = f"{_TOO_SMALL} one sequence of the language {language.name}; add text"
+            return _numbered(batches, message).map(lambda number, packed: packed)
+
+        length = corpus.data.max_length
+        return mixed_sequences(corpus.languages, of_language, seed, tokens=length, batch_size=batch_size)
     documents, tokenizer, data = corpus.documents(file_seed), corpus.tokenizer, corpus.data
     if data.pairs == "none":
         groups = full_sentences(
@@ -226,6 +277,8 @@ def _features(packed: Tensors, seed: tf.Tensor, data: PretrainingData) -> Tensor
     # Drawn from all of int32. Philox is set because the default generator differs between devices.
     seeds = tf.random.stateless_uniform([rows, 2], seed, minval=None, maxval=None, dtype=tf.int32, alg="philox")
     features |= {SEED: seeds} | ({"next_sentence_labels": packed["labels"]} if "labels" in packed else {})
+    if LANGUAGE in packed:
+        features["language_ids"] = packed[LANGUAGE][:, tf.newaxis] + tf.zeros_like(features["input_mask"])
     if data.masks_words:
         features["input_word_ids"], features[WORD_STARTS] = unmark_words(features["input_word_ids"])
     return features

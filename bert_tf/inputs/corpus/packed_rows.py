@@ -67,14 +67,16 @@ def join_rows(
 
     Args:
         features: input_word_ids, input_type_ids int32 [n, length]; masked_lm_positions, masked_lm_ids int32 and
-            masked_lm_weights float32 [n, predictions], the used slots first; optional next_sentence_labels int32 [n].
+            masked_lm_weights float32 [n, predictions], the used slots first; optional next_sentence_labels int32 [n]
+            and language_ids int32 [n, length].
         lengths: int [n], tokens of each sequence.
         counts: int [rows], number of consecutive sequences in each row.
         max_length, max_predictions, max_pairs: size of a row; no row may exceed it. Only labels need `max_pairs`.
 
     Returns:
         int32 [rows, max_length]: input_word_ids, input_type_ids and input_mask (the sequence's number in the row, from
-        1; 0 at padding). [rows, max_predictions]: masked_lm_positions (in the row), masked_lm_ids, masked_lm_weights.
+        1; 0 at padding), and language_ids if `features` has them. [rows, max_predictions]: masked_lm_positions (in the
+        row), masked_lm_ids, masked_lm_weights.
         With next_sentence_labels, [rows, max_pairs]: next_sentence_labels, first_token_positions (int32, the first
         token of each sequence) and next_sentence_weights (float32, 1.0 in used slots).
     """
@@ -104,6 +106,8 @@ def join_rows(
         "masked_lm_ids": joined(features["masked_lm_ids"], predictions, max_predictions),
         "masked_lm_weights": joined(features["masked_lm_weights"], predictions, max_predictions),
     }
+    if "language_ids" in features:
+        row_features["language_ids"] = joined(features["language_ids"], lengths, max_length)
     if "next_sentence_labels" in features:
         row_features |= {
             "next_sentence_labels": rows(features["next_sentence_labels"], max_pairs),

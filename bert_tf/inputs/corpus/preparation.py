@@ -25,7 +25,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from bert_tf.errors import ConfigError, DataError, of_workers
 from bert_tf.files import data_errors, final_name, read_json, replacing, require_space, write_json
 from bert_tf.inputs.batching import without_tuning
-from bert_tf.inputs.corpus.readers import read_source
+from bert_tf.inputs.corpus.readers import check_text_file, read_source
 from bert_tf.inputs.corpus.shards import (
     DESCRIPTION,
     ENDING,
@@ -97,7 +97,7 @@ def prepare(
     Returns:
         The content of corpus.json: plan (a digest), layout, tokenizer (`tokenizer_identity`), shards (names) and the
         total counts: documents, sentences and tokens written, sentences_read, duplicates (documents dropped), not_utf8
-        and empty (sentences dropped).
+        and empty (sentences dropped), and text_bytes (size of the files, uncompressed).
     """
     path = os.path.join(output, DESCRIPTION)
     count = len(planned["groups"])
@@ -205,6 +205,8 @@ class _Write(beam.DoFn):
             self._plan, number, lambda strings: mark_words(*self._tokenizer.tokenize_with_words(strings))
         )
         files: list[Json] = [{"file": file, "records": []} for file, _, _ in self._plan["groups"][number]]
+        # By which languages are sampled. Unpacking a file once more is cheap beside tokenizing it.
+        counts["text_bytes"] = sum(check_text_file(file) for file, *_ in self._plan["groups"][number])
         offset = 0
         with tf.io.TFRecordWriter(path) as writer:
             elements = documents.as_numpy_iterator()
@@ -272,4 +274,6 @@ def _is_complete(base: str, made_of: str) -> bool:
         index = read_json(base + ".json", Index)
     except DataError:
         return False  # damaged: the shard is written again
-    return index["made_of"] == made_of and index["bytes"] == tf.io.gfile.stat(base + ENDING).length
+    size = tf.io.gfile.stat(base + ENDING).length
+    # Earlier versions did not count the bytes of the text.
+    return index["made_of"] == made_of and index["bytes"] == size and "text_bytes" in index["counts"]

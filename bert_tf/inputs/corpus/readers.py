@@ -1,6 +1,5 @@
 """Streaming readers of raw text files: Datasets of documents, each a RaggedTensor of sentences."""
 
-import collections
 import concurrent.futures
 import os
 import zlib
@@ -65,7 +64,7 @@ def find_files(patterns: str | Iterable[str]) -> list[str]:
     return sorted(files)
 
 
-def check_text_files(paths: Sequence[str]) -> None:
+def check_text_files(paths: Sequence[str]) -> list[int]:
     """Checks the first megabyte of each text file, and the whole of compressed ones, several files at a time.
 
     TensorFlow reads a gzip file that was cut off as if it ended there. Its checksum is known only at its end, so it is
@@ -76,13 +75,20 @@ def check_text_files(paths: Sequence[str]) -> None:
 
     Args:
         paths: text files, compressed if their names end in .gz.
+
+    Returns:
+        Bytes of the text of each file, uncompressed.
     """
+    sizes = []
     with concurrent.futures.ThreadPoolExecutor() as pool, bar("check", len(paths), "file", leave=False) as line:
-        for _ in pool.map(_check_text_file, paths):
+        for size in pool.map(check_text_file, paths):
+            sizes.append(size)
             line.update()
+    return sizes
 
 
-def _check_text_file(path: str) -> None:
+def check_text_file(path: str) -> int:
+    """As `check_text_files`, for one file; returns the bytes of its text, uncompressed."""
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             blocks = iter(lambda: file.read(_BLOCK_BYTES), b"")
@@ -97,7 +103,8 @@ def _check_text_file(path: str) -> None:
                 raise DataError(f"{path}: the file is empty, expected text; remove it from the input or add text")
             check_sample(bytes(sample), path)
             if path.endswith(".gz"):
-                collections.deque(blocks, maxlen=0)
+                return len(sample) + sum(map(len, blocks))
+            return file.size()
     except tf.errors.OpError as error:
         raise DataError(f"{path}: cannot be read ({cause(error)}); check the path and its permissions") from None
 

@@ -156,12 +156,15 @@ class Shards:
     Attributes:
         num_sources: number of text files that the documents come from.
         num_tokens: number of tokens in all documents.
+        text_bytes: bytes of the text that they were made from, uncompressed; None if an earlier version, which did not
+            count them, made one of the shards.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.paths = list(paths)
         self._descriptions: dict[str, Description] = {}
         firsts, shards, records, sizes = [0], [], [], []
+        text_sizes: list[int] = []
         self.num_tokens = 0
         for number, path in enumerate(self.paths):
             folder, name = os.path.split(path)
@@ -175,6 +178,8 @@ class Shards:
                 raise DataError(f"{path}: {size} bytes, expected {index['bytes']}; copy it again or prepare again")
             sizes.append(size)
             self.num_tokens += index["counts"].get("tokens", 0)
+            if "text_bytes" in index["counts"]:
+                text_sizes.append(index["counts"]["text_bytes"])
             end = 0
             for source in index["sources"]:
                 # The records follow one another; with other offsets or lengths TensorFlow would skip documents or fail.
@@ -185,6 +190,7 @@ class Shards:
                 firsts.append(len(records))
             if end != size:
                 raise DataError(f"{path}: its index lists other records than it has; copy both or prepare again")
+        self.text_bytes = sum(text_sizes) if len(text_sizes) == len(self.paths) else None
         self.num_sources = len(firsts) - 1
         self._firsts = np.array(firsts, np.int64)  # [sources + 1], first record of each source
         self._shards = np.array(shards, np.int64)  # [records]

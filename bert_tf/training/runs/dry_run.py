@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.inputs.corpus.corpus import Corpus
+from bert_tf.inputs.corpus.languages import Language, largest, passes
 from bert_tf.inputs.corpus.shards import Shards, are_shards
 from bert_tf.model.mode import Mode, Seeds, computing
 from bert_tf.progress import duration
@@ -86,7 +87,7 @@ def rows_per_epoch(corpus: Corpus, batches: tf.data.Dataset) -> tuple[int, str]:
     """Number of rows in an epoch.
 
     Args:
-        batches: of one epoch of the corpus.
+        batches: of one epoch of the corpus; of several languages, one pass over the largest.
 
     Returns:
         (rows, how the number was obtained). An estimate for pairs is some 10% too high, because tokens that were cut
@@ -104,11 +105,15 @@ def rows_per_epoch(corpus: Corpus, batches: tf.data.Dataset) -> tuple[int, str]:
     else:
         return rows, "counted"
     whole: float
+    share = 1.0  # of the tokens of an epoch that are those of the corpus
+    if corpus.languages:
+        language = largest(corpus.languages)
+        corpus, share = corpus._replace(files=language.files), language.share
     if are_shards(corpus.files):
         whole, source = Shards(corpus.files).num_tokens, "the shards' count of tokens"
     else:
         whole, source = _tokens_in_text(corpus), "the text's size"
-    return round(whole * rows / tokens), f"estimated from {source} and a sample of {rows:,}"
+    return round(whole / share * rows / tokens), f"estimated from {source} and a sample of {rows:,}"
 
 
 def _own_tokens(features: Tensors, corpus: Corpus) -> int:
@@ -139,6 +144,20 @@ def _tokens_in_text(corpus: Corpus) -> float:
         tokens += int(corpus.tokenizer.tokenize(lines).row_splits[-1])
         size += len(raw)
     return tokens / size * sum(tf.io.gfile.stat(path).length for path in corpus.files)
+
+
+def languages_text(languages: Sequence[Language], epochs: float) -> str:
+    """Formats the mixture of a run and how often it reads the text of each language.
+
+    Args:
+        languages: of the corpus.
+        epochs: of the run, each one pass over the largest language.
+    """
+    rows = [
+        (one.name, f"{one.text_share:.1%}", f"{one.share:.1%}", f"{epochs * passes(one, languages):.1f}")
+        for one in languages
+    ]
+    return f"Languages\n{table(rows, ('', 'of the text', 'of the tokens', 'passes'))}"
 
 
 def peak_bytes() -> int:

@@ -2,15 +2,18 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
 
 from bert_tf.config import BertConfig, PretrainConfig
+from bert_tf.config.data import named_corpora
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.corpus import Corpus, check_unchanged, corpus_identity, find_corpus
-from bert_tf.inputs.corpus.dataset import check_corpus, pair_warning, pretraining_dataset, reading
+from bert_tf.inputs.corpus.dataset import checked_corpus, pair_warning, pretraining_dataset, reading
+from bert_tf.inputs.corpus.languages import Language
 from bert_tf.inputs.corpus.packed_rows import most_pairs
 from bert_tf.inputs.corpus.service import through_service
 from bert_tf.inputs.identity import tokenizer_identity
@@ -22,7 +25,7 @@ from bert_tf.text import BaseTokenizer, open_tokenizer
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.phases import Input, split
 from bert_tf.training.reporter import SILENT, Reporter
-from bert_tf.training.runs.dry_run import rows_per_epoch
+from bert_tf.training.runs.dry_run import languages_text, rows_per_epoch
 from bert_tf.training.runs.runner import Runner, expect
 from bert_tf.training.speed import row_flops
 from bert_tf.training.strategy import is_chief
@@ -57,7 +60,7 @@ def pretrain(
     """
     expect(config, PretrainConfig)
     config.check()
-    if not config.input:
+    if not (config.input or config.data.languages):
         raise ConfigError("input is empty; name the text to train on, e.g. --config.input='corpus/*.txt.gz'")
     if not config.train.steps:
         raise ConfigError("train.steps is 0; set the number of updates, e.g. --config.train.steps=100000")
@@ -65,9 +68,10 @@ def pretrain(
         raise ConfigError(
             f"train.seeds is {config.train.seeds}, but only fine-tuning takes the best of several runs; set it to 1"
         )
-    split(config.train, config.train.steps, strategy.num_replicas_in_sync)  # raises errors before the corpus is read
-    files = find_corpus(config.input)
-    validation = find_corpus(config.validation) if config.validation else []
+    # Raises errors before the corpus is read.
+    parts = split(config.train, config.train.steps, strategy.num_replicas_in_sync)
+    files = _find(config.data.languages or config.input, "data.languages", config)
+    validation_files = _find(config.validation, "validation", config)
     tokenizer = open_tokenizer(config.tokenizer.vocab, config.tokenizer)
     # Data settings and batch size of each phase.
     phases = [
@@ -75,14 +79,14 @@ def pretrain(
     ] or [(config.data, config.train.batch_size)]
     longest = max(data.max_length for data, _ in phases)
     model_config = _model_config(config, tokenizer, longest)
-    corpus = Corpus(files, tokenizer, config.data)
-    for one in (files, validation) if validation else (files,):
-        check_corpus(corpus._replace(files=one))
-    if (warning := pair_warning(corpus._replace(data=phases[0][0]))) and is_chief(strategy):
-        print(f"{config.input}: {warning}")
-    identity = {"input": corpus_identity(files), "tokenizer": tokenizer_identity(tokenizer)["fingerprint"]}
+    corpus = checked_corpus(files, tokenizer, config.data)
+    validation = checked_corpus(validation_files, tokenizer, config.data) if validation_files else None
+    for part in corpus.parts():
+        if (warning := pair_warning(part._replace(data=phases[0][0]))) and is_chief(strategy):
+            print(f"{part.name or config.input}: {warning}")
+    identity = {"input": _contents(files), "tokenizer": tokenizer_identity(tokenizer)["fingerprint"]}
     if validation:
-        identity["validation"] = corpus_identity(validation)
+        identity["validation"] = _contents(validation_files)
     runner = Runner(
         "pretrain",
         config,
@@ -94,10 +98,12 @@ def pretrain(
         few_shapes=config.data.length_multiple is None,
     )
     seed = config.train.seed
-    task = (MaskedLM if config.data.pairs == "none" else Pretraining)(tokenizer, longest)
-    unchanged = functools.partial(check_unchanged, files, identity["input"])
+    languages = [language.name for language in corpus.languages]
+    task = (MaskedLM if config.data.pairs == "none" else Pretraining)(tokenizer, longest, languages)
     inputs = [
-        _training_input(corpus._replace(data=data), batch_size, seed, model_config)._replace(check=unchanged)
+        _training_input(corpus._replace(data=data), batch_size, seed, model_config)._replace(
+            check=functools.partial(_check_unchanged, files, identity["input"])
+        )
         for data, batch_size in phases
     ]
 
@@ -105,20 +111,71 @@ def pretrain(
         return BertEncoder(model_config, dtype=runner.dtype, packed=config.data.shares_rows)
 
     def evaluations(model: keras.Model) -> list[Callable[[], Metrics] | None]:
-        validation_batches = [
-            _validation_batches(Corpus(validation, tokenizer, data), batch_size, seed) for data, batch_size in phases
+        if not validation:
+            return [None] * len(phases)
+        batches = [
+            _validation_batches(validation._replace(data=data), languages, batch_size, seed)
+            for data, batch_size in phases
         ]
         return [
-            batches and evaluator(task.objective, model, batches, strategy, source.prepare)
-            for batches, source in zip(validation_batches, inputs, strict=True)
+            evaluator(task.objective, model, own, strategy, source.prepare)
+            for own, source in zip(batches, inputs, strict=True)
         ]
 
-    with reading(config.input):
+    with reading(config.data.languages or config.input):
         if dry_run:
             epochs = [rows_per_epoch(corpus, source.batches(0)) for source in inputs]
             swapped = config.data.pairs == "sop"
-            return {"plan": runner.dry_run(task, make_encoder, config.train.steps, inputs, epochs, swapped=swapped)}
-        return runner.fit(task, make_encoder, config.train.steps, inputs, evaluations, config.train.evaluate_every)
+            plan = runner.dry_run(task, make_encoder, config.train.steps, inputs, epochs, swapped=swapped)
+            if languages:
+                rows = [(part.end - part.first) * part.config.batch_size for part in parts]
+                read = sum(count / whole for count, (whole, _) in zip(rows, epochs, strict=True))
+                plan = f"{languages_text(corpus.languages, read)}\n\n{plan}"
+            return {"plan": plan}
+        return runner.fit(
+            task,
+            make_encoder,
+            config.train.steps,
+            inputs,
+            evaluations,
+            config.train.evaluate_every,
+            finish=functools.partial(_add_languages, corpus.languages),
+        )
+
+
+def _add_languages(languages: Sequence[Language], results: Json) -> None:
+    """Adds "languages" to results.json: each one's shares, the tokens that were read, and its part of "final"."""
+    if not languages:
+        return
+    rows = []
+    for one in languages:
+        prefix = f"{one.name}/"
+        counts = [point[f"{prefix}tokens"] for point in results["history"]]
+        row: Json = {"language": one.name, "text_share": one.text_share, "share": one.share}
+        row["tokens"] = round(sum(count for count in counts if math.isfinite(count)))  # NaN if updates were skipped
+        found = {name.removeprefix(prefix): x for name, x in results["final"].items() if name.startswith(prefix)}
+        rows.append(row | {name: value for name, value in found.items() if name != "tokens"})
+    results["languages"] = rows
+
+
+def _find(text: str, where: str, config: PretrainConfig) -> dict[str, list[str]]:
+    """The files of each language or, of a config without languages, {"": files}; {} if `text` is empty."""
+    if not text:
+        return {}
+    named = named_corpora(text, where) if config.data.languages else {"": text}
+    return {name: find_corpus(patterns) for name, patterns in named.items()}
+
+
+def _contents(files: Mapping[str, Sequence[str]]) -> Json:
+    """Identifies a corpus in run.json."""
+    contents: Json = {name: corpus_identity(own) for name, own in files.items()}
+    return contents.get("", contents)
+
+
+def _check_unchanged(files: Mapping[str, Sequence[str]], before: Json) -> None:
+    """As `check_unchanged`, for files and `_contents` of them."""
+    for name, own in files.items():
+        check_unchanged(own, before[name] if name else before)
 
 
 def _model_config(config: PretrainConfig, tokenizer: BaseTokenizer, longest: int) -> BertConfig:
@@ -159,9 +216,17 @@ def _training_input(corpus: Corpus, batch_size: int, seed: int, model_config: Be
     return source._replace(prepare=Masker(data, corpus.tokenizer).in_step()) if data.mask_on == "device" else source
 
 
-def _validation_batches(corpus: Corpus, batch_size: int, seed: int) -> tf.data.Dataset | None:
-    """Validation batches, the same pairs and masks at every evaluation; None without files."""
-    if not corpus.files:
-        return None
-    batches = pretraining_dataset(corpus, seed=seed, epoch=-1, batch_size=batch_size, drop_remainder=False)
-    return batches.take(max(1, _VALIDATION_PAIRS // batch_size)).cache()
+def _validation_batches(corpus: Corpus, languages: Sequence[str], batch_size: int, seed: int) -> tf.data.Dataset:
+    """Validation batches of each language, the same pairs and masks at every evaluation.
+
+    Args:
+        languages: of the training text, which number those of the corpus.
+    """
+
+    def of(part: Corpus) -> tf.data.Dataset:
+        # Numbered as in training.
+        part = part._replace(languages=tuple(one._replace(number=languages.index(one.name)) for one in part.languages))
+        batches = pretraining_dataset(part, seed=seed, epoch=-1, batch_size=batch_size, drop_remainder=False)
+        return batches.take(max(1, _VALIDATION_PAIRS // batch_size))
+
+    return functools.reduce(tf.data.Dataset.concatenate, map(of, corpus.parts())).cache()

@@ -23,6 +23,7 @@ RESUMABLE_FIELDS = {
     "init": "a path",
     "config.input": "a path",
     "config.validation": "a path",
+    "config.data.languages": "paths; their names are compared in `inputs`",
     "config.tokenizer.vocab": "a path",
     "config.data.train": "a path",
     "config.data.validation": "a path",
