@@ -73,13 +73,19 @@ def learned(kind: str) -> Learned:
 
 
 @functools.cache
-def sentence_piece(**settings: Any) -> SentencePieceTokenizer:
-    """A SentencePiece tokenizer with XLM-R's ids, learned with these settings of the library."""
+def sentence_piece_model(**settings: Any) -> bytes:
+    """A .model file with ids of its own, learned with these settings of the library."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(_text()), model_writer=model, vocab_size=1500, minloglevel=2, **settings
     )
-    return SentencePieceTokenizer(with_fairseq_ids(model.getvalue()))
+    return model.getvalue()
+
+
+@functools.cache
+def sentence_piece(**settings: Any) -> SentencePieceTokenizer:
+    """A SentencePiece tokenizer with XLM-R's ids, of `sentence_piece_model`."""
+    return SentencePieceTokenizer(with_fairseq_ids(sentence_piece_model(**settings)))
 
 
 # Every kind of model that files may hold.

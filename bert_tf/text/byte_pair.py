@@ -8,6 +8,7 @@ import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -38,11 +39,28 @@ _BYTES = _printable_bytes()
 _SPELLED_BY_NONE = "\u2581"  # no byte has this character
 
 
-def read_byte_pairs(vocab: StrPath, merges: StrPath) -> tuple[list[str], list[str]]:
+class Sources(NamedTuple):
+    """Where a vocabulary and merges come from, for error messages.
+
+    Attributes:
+        vocab: name of the vocabulary.
+        merges: what precedes the number of a merge.
+        first: number of the first merge.
+    """
+
+    vocab: str = "the vocabulary"
+    merges: str = "the merges, number"
+    first: int = 1
+
+
+_IN_MEMORY = Sources()
+
+
+def read_byte_pairs(vocab: StrPath, merges: StrPath) -> tuple[list[str], list[str], Sources]:
     """Reads vocab.json and merges.txt in GPT-2's format.
 
     Returns:
-        The pieces by id, and the merges by rank, each two pieces separated by a space.
+        The pieces by id; the merges by rank, each two pieces separated by a space; and where they come from.
     """
     path = text_path(vocab)
     try:
@@ -61,7 +79,11 @@ def read_byte_pairs(vocab: StrPath, merges: StrPath) -> tuple[list[str], list[st
     except OSError as error:
         raise DataError(f"cannot read the merges {path}: {error.strerror}; expected a merges.txt") from error
     lines = [line.removesuffix("\r") for line in lines]
-    return _by_id(ids, os.fspath(vocab)), [line for line in lines[lines[0].startswith("#version") :] if line]
+    while lines and not lines[-1]:
+        lines.pop()
+    header = int(lines[:1] != [] and lines[0].startswith("#version"))
+    vocab = os.fspath(vocab)
+    return _by_id(ids, vocab), lines[header:], Sources(vocab, f"{path}, line", 1 + header)
 
 
 def _by_id(ids: Sequence[tuple[str, int]], source: str) -> list[str]:
@@ -99,30 +121,36 @@ class BytePairTokenizer(SubwordTokenizer):
 
     KIND, FILES = "byte_bpe", ("vocab.json", "merges.txt")
 
-    def __init__(self, vocab: StrPath | Mapping[str, int] | Sequence[str], merges: StrPath | Sequence[str]) -> None:
+    def __init__(
+        self,
+        vocab: StrPath | Mapping[str, int] | Sequence[str],
+        merges: StrPath | Sequence[str],
+        *,
+        sources: Sources = _IN_MEMORY,
+    ) -> None:
         """Builds the tokenizer.
 
         Args:
             vocab: path of a vocab.json, ids by piece, or the pieces by id; with GPT-2's characters for bytes ("Ġ" is a
                 space), and the special tokens <pad>, <unk>, <s>, </s> and <mask>, or BERT's.
             merges: path of a merges.txt, or its lines: two pieces separated by a space, by rank.
+            sources: where values come from, for error messages.
 
         Raises:
             DataError: a file cannot be read; a byte or a special token is missing, a piece occurs twice, or a merge
                 makes no piece; or text would be merged otherwise than by pairs.
         """
-        source = os.fspath(vocab) if isinstance(vocab, (str, os.PathLike)) else "the vocabulary"
         if isinstance(vocab, (str, os.PathLike)) and isinstance(merges, (str, os.PathLike)):
-            pieces, pairs = read_byte_pairs(vocab, merges)
+            pieces, pairs, sources = read_byte_pairs(vocab, merges)
         elif isinstance(vocab, (str, os.PathLike)) or isinstance(merges, (str, os.PathLike)):
             raise DataError("vocab and merges are a file and values in memory; expected two files, or two values")
         else:
             ids = fitting(vocab, dict[str, int], "vocab") if isinstance(vocab, Mapping) else None
             listed = ids.items() if ids else ((one, at) for at, one in enumerate(fitting(vocab, list[str], "vocab")))
-            pieces, pairs = _by_id(list(listed), source), list(fitting(merges, list[str], "merges"))
-        names = special_names(pieces, source)
+            pieces, pairs = _by_id(list(listed), sources.vocab), list(fitting(merges, list[str], "merges"))
+        names = special_names(pieces, sources.vocab)
         self._merges = tuple(pairs)
-        model, texts, whole = _model(tuple(pieces), self._merges, names, source)
+        model, texts, whole = _model(tuple(pieces), self._merges, names, sources)
         super().__init__(pieces, names, texts)
         self._op = SentencePiece(model)
         with tf.init_scope():
@@ -197,27 +225,27 @@ def _bytes_of(piece: str) -> bytes:
 
 @functools.lru_cache(maxsize=4)
 def _model(
-    pieces: tuple[str, ...], merges: tuple[str, ...], names: Specials, source: str
+    pieces: tuple[str, ...], merges: tuple[str, ...], names: Specials, sources: Sources
 ) -> tuple[bytes, list[bytes], list[int]]:
     """The SentencePiece model of a vocabulary, what each piece stands for, and the pieces that are kept as words."""
     from sentencepiece import sentencepiece_model_pb2  # its message classes take a moment
 
-    ids = {piece: number for number, piece in enumerate(pieces)}
+    source, ids = sources.vocab, {piece: number for number, piece in enumerate(pieces)}
     lacking = [char for char in _BYTES if char not in ids]
     if lacking:
         named = ", ".join(f"0x{_BYTES[char]:02x} ({char!r})" for char in lacking[:3])
         raise DataError(f"{source}: no token for {len(lacking)} of the 256 bytes, such as {named}")
     ranks, pairs = dict[str, int](), list[tuple[str, str]]()
     for rank, merge in enumerate(merges):
-        pair = merge.split(" ")
+        location, pair = f"{sources.merges} {rank + sources.first}", merge.split(" ")
         if len(pair) != 2 or not all(pair):
-            raise DataError(f"the merges, number {rank + 1}: {merge!r}; expected two pieces separated by a space")
+            raise DataError(f"{location}: {merge!r}; expected two pieces separated by a space")
         unknown = next((piece for piece in (*pair, "".join(pair)) if piece not in ids), None)
         if unknown is not None:
-            raise DataError(f"the merges, number {rank + 1}: {merge!r}, but {unknown!r} is no token of {source}")
+            raise DataError(f"{location}: {merge!r}, but {unknown!r} is no token of {source}")
         if "".join(pair) in ranks:
             first = merges[ranks["".join(pair)]]
-            raise DataError(f"the merges, number {rank + 1}: {merge!r} makes the same token as {first!r}")
+            raise DataError(f"{location}: {merge!r} makes the same token as {first!r}")
         ranks["".join(pair)] = rank
         pairs.append((pair[0], pair[1]))
 

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
@@ -16,7 +17,16 @@ if TYPE_CHECKING:
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 _SPACE = "\u2581"  # SentencePiece's for a space
-_BYTE = re.compile("<0x([0-9A-F]{2})>")
+BYTE = re.compile("<0x([0-9A-F]{2})>")
+
+
+def read_model(path: str) -> bytes:
+    """Reads a .model file."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise DataError(f"cannot read the model {path}: {error.strerror}; expected a .model file") from error
 
 
 def parse_model(model: bytes, source: str) -> "ModelProto":
@@ -51,6 +61,22 @@ def parse_model(model: bytes, source: str) -> "ModelProto":
     return proto
 
 
+def with_ids(model: bytes, pieces: Sequence[str], source: str = "the model") -> bytes:
+    """Gives the pieces of a SentencePiece model other ids.
+
+    Args:
+        model: bytes of a .model file.
+        pieces: by id. The model's others are left out; those that it lacks are in no text.
+        source: where the model comes from, for error messages.
+    """
+    proto = parse_model(model, source)
+    kinds, known = proto.SentencePiece, {piece.piece: piece for piece in proto.pieces}
+    numbered = [known.get(name) or kinds(piece=name, type=kinds.CONTROL) for name in pieces]
+    del proto.pieces[:]
+    proto.pieces.extend(numbered)
+    return proto.SerializeToString()
+
+
 def with_fairseq_ids(model: bytes, source: str = "the model") -> bytes:
     """Gives the pieces of a SentencePiece model the ids of fairseq, which XLM-R has.
 
@@ -60,18 +86,11 @@ def with_fairseq_ids(model: bytes, source: str = "the model") -> bytes:
         model: bytes of a .model file that begins with <unk>, <s> and </s>.
         source: where they come from, for error messages.
     """
-    proto = parse_model(model, source)
-    first = [piece.piece for piece in proto.pieces[:3]]
-    if first != [ROBERTA.unk, ROBERTA.cls, ROBERTA.sep]:
-        raise DataError(f"{source}: its first pieces are {first}; expected <unk>, <s> and </s>, as XLM-R's")
-    kinds, pieces = proto.SentencePiece, list(proto.pieces)[3:]
-    del proto.pieces[:]
-    for name in (ROBERTA.cls, ROBERTA.pad, ROBERTA.sep):
-        proto.pieces.add(piece=name, type=kinds.CONTROL)
-    proto.pieces.add(piece=ROBERTA.unk, type=kinds.UNKNOWN)
-    proto.pieces.extend(pieces)
-    proto.pieces.add(piece=ROBERTA.mask, type=kinds.CONTROL)
-    return proto.SerializeToString()
+    pieces = [piece.piece for piece in parse_model(model, source).pieces]
+    first = [ROBERTA.unk, ROBERTA.cls, ROBERTA.sep]
+    if pieces[:3] != first:
+        raise DataError(f"{source}: its first pieces are {pieces[:3]}; expected <unk>, <s> and </s>, as XLM-R's")
+    return with_ids(model, [ROBERTA.cls, ROBERTA.pad, ROBERTA.sep, ROBERTA.unk, *pieces[3:], ROBERTA.mask], source)
 
 
 class SentencePieceTokenizer(SubwordTokenizer):
@@ -94,25 +113,21 @@ class SentencePieceTokenizer(SubwordTokenizer):
 
     KIND, FILES = "sentencepiece", ("sentencepiece.model",)
 
-    def __init__(self, model: StrPath | bytes) -> None:
+    def __init__(self, model: StrPath | bytes, *, source: str = "the model") -> None:
         """Builds the tokenizer.
 
         Args:
             model: path of a .model file, or its bytes. The pieces have the model's own ids, and the special tokens are
                 among them: <pad>, <unk>, <s>, </s> and <mask>, or BERT's. XLM-R's file has no <pad> and no <mask>;
                 `bert_tf.text.sentence_piece.with_fairseq_ids` gives its pieces the ids of the checkpoint.
+            source: where bytes come from, for error messages.
 
         Raises:
             DataError: no such file, no SentencePiece model, or a special token is missing.
         """
-        source = "the model"
         if not isinstance(model, bytes):
             source = text_path(model)
-            try:
-                with open(source, "rb") as file:
-                    model = file.read()
-            except OSError as error:
-                raise DataError(f"cannot read the model {source}: {error.strerror}; expected a .model file") from error
+            model = read_model(source)
         self.model, pieces, texts, self._adds_space = _prepared(model, source)
         super().__init__(pieces, special_names(pieces, source), texts)
         self._op = SentencePiece(self.model)
@@ -155,7 +170,7 @@ def _prepared(model: bytes, source: str) -> tuple[bytes, list[str], list[bytes],
             raise DataError(f"{source}: the unknown piece is {piece.piece!r}; expected {names.unk!r}")
     texts = []
     for piece in proto.pieces:
-        byte = _BYTE.fullmatch(piece.piece) if piece.type == kinds.BYTE else None
+        byte = BYTE.fullmatch(piece.piece) if piece.type == kinds.BYTE else None
         texts.append(bytes([int(byte[1], 16)]) if byte else piece.piece.replace(_SPACE, " ").encode())
     changed = proto.SerializeToString()
     try:

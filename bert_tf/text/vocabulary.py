@@ -32,6 +32,13 @@ def read_vocabulary(path: StrPath) -> list[str]:
             f"{path}: expected the vocab.txt of WordPiece; BytePairTokenizer opens a vocab.json, and "
             "SentencePieceTokenizer a .model file"
         )
+    pieces = read_pieces(path)
+    check_vocabulary(pieces, path)
+    return pieces
+
+
+def read_pieces(path: str) -> list[str]:
+    """Reads a vocabulary file as `read_vocabulary`, of any kind of pieces."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -42,7 +49,6 @@ def read_vocabulary(path: StrPath) -> list[str]:
     pieces = [line.removesuffix("\r") for line in text.split("\n")]
     while pieces and not pieces[-1]:
         pieces.pop()
-    check_vocabulary(pieces, path)
     return pieces
 
 
@@ -94,8 +100,7 @@ def check_vocabulary(pieces: Sequence[str], source: str = "the vocabulary") -> N
                 f"{source}, line {line}: NUL or a line end in the piece {piece!r}; empty the line, but keep it"
             )
         lines[piece] = line
-    spaced = [piece for piece in pieces if piece.startswith(_SPACES)]
-    if len(spaced) > _MOST_SPACED * len(pieces) and not any(piece.startswith("##") for piece in pieces):
+    if spaced := spaced_pieces(pieces):
         raise DataError(
             f"{source}: {len(spaced):,} of its {len(pieces):,} pieces begin with {_SPACES[0]} or {_SPACES[1]}, such as "
             f"{spaced[0]!r}, and none with ##; expected WordPiece: use the .model, or vocab.json and merges.txt, of "
@@ -107,6 +112,13 @@ def check_vocabulary(pieces: Sequence[str], source: str = "the vocabulary") -> N
             f"{source}: no {', '.join(missing)} among its {len(pieces)} pieces; a BERT vocabulary has all of "
             f"{' '.join(SPECIAL_PIECES)}"
         )
+
+
+def spaced_pieces(pieces: Sequence[str]) -> list[str]:
+    """Those that begin with a space of SentencePiece or byte-level BPE; none if the vocabulary may be WordPiece."""
+    spaced = [piece for piece in pieces if piece.startswith(_SPACES)]
+    wordpiece = any(piece.startswith("##") for piece in pieces)
+    return spaced if len(spaced) > _MOST_SPACED * len(pieces) and not wordpiece else []
 
 
 def check_size(pieces: Sequence[str], expected: int, source: str = "the vocabulary") -> None:

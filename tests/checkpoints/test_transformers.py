@@ -13,8 +13,10 @@ from bert_tf.checkpoints import load_model
 from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.formats import huggingface
 from bert_tf.checkpoints.tensor import tensor_of
+from bert_tf.inference.session import Session
 from tests.checkpoints.small import TASKS, assert_same_tokenizer, small_checkpoint
 from tests.errors import raises
+from tests.learned import TOKENIZERS, sentence_piece_model
 from tests.model.small import PIECES, inputs_for
 from tests.packages import shared
 
@@ -103,7 +105,8 @@ def answers(model, inputs):
 
 def assert_same_answers(theirs, model, inputs, atol=1e-5):
     """A Transformers model gives the same outputs as ours, at all tokens."""
-    positions = {"masked_lm_positions": np.tile(np.arange(24, dtype=np.int32), (4, 1))}
+    rows, length = inputs["input_mask"].shape[-2:]
+    positions = {"masked_lm_positions": np.tile(np.arange(length, dtype=np.int32), (rows, 1))}
     takes_positions = any("masked_lm_positions" in tensor.name for tensor in model.inputs)
     ours = model(inputs | (positions if takes_positions else {}))
     tokens = inputs["input_mask"] == 1
@@ -304,6 +307,86 @@ def test_files_that_disagree_on_lower_case_are_read_as_transformers_reads_them(t
     expected = theirs(text, add_special_tokens=False)["input_ids"]
     assert tokenizer.tokenize([text]).to_list() == [expected]
     assert (tokenizer.unk_id in expected) == (not (there if name == "PreTrainedTokenizerFast" else here))
+
+
+TEXTS = ["A fine film, it's 90 minutes long.", "dull", "한국어 문장 😀 é", "The  plot"]
+
+
+def with_tokenizer(name, path):
+    """A directory of a random model of a class and the vocabulary that the class is published with; and the model."""
+    path.mkdir()
+    if name.startswith("Roberta"):
+        TOKENIZERS["byte_bpe"]().save(path)
+        size = TOKENIZERS["byte_bpe"]().vocab_size
+    else:
+        (path / "sentencepiece.bpe.model").write_bytes(sentence_piece_model())
+        size = 1505 if name.startswith("Camembert") else 1502
+    if name.startswith("Bert"):  # as multilingual-e5-small, whose table is larger
+        (path / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
+        size += 35
+    model = make(name, vocab_size=size, max_position_embeddings=66)
+    model.save_pretrained(path)
+    return model
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"RobertaFor{task}" for task in ("SequenceClassification", "TokenClassification", "MaskedLM")),
+        *("XLMRobertaForSequenceClassification", "XLMRobertaForQuestionAnswering", "XLMRobertaForMaskedLM"),
+        *("CamembertForSequenceClassification", "CamembertForMaskedLM", "BertModel", "BertForSequenceClassification"),
+    ],
+)
+def test_texts_give_the_same_outputs_with_the_tokenizers_of_both_sides(tmp_path, name):
+    model = with_tokenizer(name, tmp_path / "theirs")
+    tokenizer_of_theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    ours, tokenizer, _ = load_model(tmp_path / "theirs")
+    checkpoint = huggingface.read(str(tmp_path / "theirs"))
+    (tmp_path / "ours").mkdir()
+    huggingface.write(checkpoint, str(tmp_path / "ours"))
+    again, tokenizer_of_again = (
+        opened(name, tmp_path / "ours"),
+        transformers.AutoTokenizer.from_pretrained(tmp_path / "ours"),
+    )
+    for pairs in (None, TEXTS[::-1]):
+        inputs = {key: value.numpy() for key, value in tokenizer.encode(TEXTS, pairs).items()}
+        assert not inputs["input_mask"].all()
+        for side in (tokenizer_of_theirs, tokenizer_of_again):
+            expected = side(TEXTS, pairs, padding=True, return_tensors="np")
+            np.testing.assert_array_equal(expected["attention_mask"], inputs["input_mask"])
+            tokens = inputs["input_mask"] == 1
+            np.testing.assert_array_equal(expected["input_ids"][tokens], inputs["input_word_ids"][tokens])
+        padded = inputs | {"input_word_ids": expected["input_ids"]}  # Transformers' RoBERTa counts positions by ids
+        assert_same_answers(model, ours, padded)
+        for key, value in answers(model, padded).items():
+            np.testing.assert_array_equal(answers(again, padded)[key], value)
+    for format in ("bert_tf", "huggingface"):
+        convert(str(tmp_path / "theirs"), format, str(tmp_path / format))
+        assert_same_tokenizer(bert_tf.load(tmp_path / format)[1], tokenizer)
+
+
+def test_a_roberta_goes_from_text_to_a_served_answer(tmp_path):
+    model = with_tokenizer("RobertaForSequenceClassification", tmp_path / "roberta")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "roberta")
+    classifier = bert_tf.TextClassifier.from_pretrained(tmp_path / "roberta")
+    with torch.no_grad():
+        logits = model(**tokenizer(TEXTS, padding=True, return_tensors="pt")).logits
+    found = [[*prediction["probabilities"].values()] for prediction in classifier.predict(TEXTS)]
+    np.testing.assert_allclose(found, torch.softmax(logits, -1).numpy(), atol=1e-5)
+
+    classifier.fit(TEXTS, ["no", "ja", "no", "ja"], epochs=1, batch_size=2, dtype="float32")
+    version = classifier.export(tmp_path / "exported").path
+    with Session() as session:
+        [answer] = session.ask(version, [{"inputs": {"text": TEXTS}}])
+    expected = [[*prediction["probabilities"].values()] for prediction in classifier.predict(TEXTS)]
+    np.testing.assert_allclose(answer["outputs"]["probabilities"], expected, atol=1e-5)
+    classifier.save(tmp_path / "saved")
+    convert(str(tmp_path / "saved"), "huggingface", str(tmp_path / "again"), verify=True)
+    again = opened("RobertaForSequenceClassification", tmp_path / "again")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    with torch.no_grad():
+        logits = again(**tokenizer(TEXTS, padding=True, return_tensors="pt")).logits
+    np.testing.assert_allclose(expected, torch.softmax(logits, -1).numpy(), atol=1e-5)
 
 
 def test_the_encoder_of_an_unsupported_class_is_verified(tmp_path):

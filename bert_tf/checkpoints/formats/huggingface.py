@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from bert_tf.checkpoints import directory
+from bert_tf.checkpoints import directory, tokenizer_files
 from bert_tf.checkpoints.formats import huggingface_config as configs
-from bert_tf.checkpoints.formats import huggingface_tokenizer as tokenizers
 from bert_tf.checkpoints.formats import sentence_modules
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
@@ -56,6 +55,8 @@ _ROBERTA_NAMES = {
     "masked_lm/norm": "lm_head.layer_norm",
     "masked_lm/bias": "lm_head.bias",
 }
+# Classes that Transformers takes if none is named, where not the files decide.
+_TOKENIZERS = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
 _TWO_LAYERS = {"pooler": "classifier.dense", "classifier": "classifier.out_proj"}
 
 
@@ -82,18 +83,21 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     file = os.path.join(path, "config.json")
     settings: Json = {**read_json(file, configs.Settings)}
     config = configs.read_config(settings, file)
-    roberta, tokenizer_config = configs.is_roberta(settings["model_type"]), tokenizers.read_config(path)
-    tokenizer, warnings = tokenizers.read_tokenizer(
+    roberta, tokenizer_config = configs.is_roberta(settings["model_type"]), tokenizer_files.read_config(path)
+    tokenizer, warnings = tokenizer_files.read_tokenizer(
         path,
         tokenizer_config,
         config.vocab_size,
-        default_class=settings.get("tokenizer_class"),
-        # RoBERTa's tokenizer is hardly ever WordPiece, so it may be missing; for BERT, the file was forgotten.
+        default_class=settings.get("tokenizer_class") or _TOKENIZERS.get(settings["model_type"]),
+        # RoBERTa models without vocabulary have been written here; for BERT, the file was forgotten.
         required=not roberta and not configs.lacks_tokenizer(settings),
     )
-    if sentence_modules.lower_cases(root) and isinstance(tokenizer, Tokenizer) and not tokenizer.lower_case:
-        tokenizer = Tokenizer(tokenizer.vocab, **tokenizer.get_config() | {"lower_case": True})
-        warnings.append("tokenizer: texts are lower-cased, as do_lower_case beside modules.json says, for all uses")
+    if sentence_modules.lower_cases(root) and tokenizer:
+        if not isinstance(tokenizer, Tokenizer):
+            warnings.append("tokenizer: do_lower_case beside modules.json is not applied, as it is not WordPiece")
+        elif not tokenizer.lower_case:
+            tokenizer = Tokenizer(tokenizer.vocab, **tokenizer.get_config() | {"lower_case": True})
+            warnings.append("tokenizer: texts are lower-cased, as do_lower_case beside modules.json says, for all uses")
     warnings += configs.unread(settings)
     limit, positions = tokenizer_config.get("model_max_length"), config.max_position_embeddings
     max_length = limit if type(limit) is int and 0 < limit < positions else positions
@@ -133,7 +137,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
             "format": FORMAT,
             "model_type": settings["model_type"],
             "config": configs.other_settings(settings),
-            "tokenizer_config": tokenizers.other_settings(tokenizer_config),
+            "tokenizer_config": tokenizer_files.other_settings(tokenizer_config),
         },
     )
 
@@ -225,12 +229,11 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     stored = {full_name(name): tensor for name, tensor in write_mapped(table, tensors).items()}
     write_tensors(os.path.join(path, "model.safetensors"), stored)
     source_metadata = checkpoint.source_metadata if checkpoint.source_metadata.get("format") == FORMAT else {}
-    if isinstance(checkpoint.tokenizer, Tokenizer):
-        tokenizers.write_tokenizer(path, checkpoint.tokenizer, source_metadata.get("tokenizer_config", {}), config)
+    if checkpoint.tokenizer:
+        others = source_metadata.get("tokenizer_config", {})
+        checkpoint.warnings += tokenizer_files.write_tokenizer(path, checkpoint.tokenizer, others, config)
     else:
-        checkpoint.warnings.append(
-            "no tokenizer was written, as the model's is not BERT's; copy its files from the source"
-        )
+        checkpoint.warnings.append("no tokenizer was written, as the model has none; copy its files from the source")
     settings = configs.to_settings(checkpoint, model_type, source_metadata.get("config", {}))
     write_json(os.path.join(path, "config.json"), settings)
     ours = [name for name in tensors if name in checkpoint.tensors]

@@ -1,0 +1,142 @@
+"""Tokenizers in Hugging Face's directories: one module for each kind, and the choice among them."""
+
+import os
+from typing import Any, Protocol
+
+from bert_tf.checkpoints.tokenizer_files import byte_pair, sentence_piece, wordpiece
+from bert_tf.checkpoints.tokenizer_files.files import (
+    CONFIG,
+    GENERIC_CLASSES,
+    LIBRARY,
+    SPECIAL_NAMES,
+    TokenizerFiles,
+    UnsupportedTokenizer,
+    read_config,
+)
+from bert_tf.config import BertConfig
+from bert_tf.errors import DataError
+from bert_tf.files import write_json
+from bert_tf.text import BaseTokenizer, Tokenizer
+from bert_tf.text.byte_pair import BytePairTokenizer
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
+from bert_tf.types import Json
+
+__all__ = ["other_settings", "read_config", "read_tokenizer", "write_tokenizer"]
+
+
+class _Kind(Protocol):
+    """A module of one kind of tokenizer."""
+
+    FILES: tuple[str, ...]  # names of vocabularies, besides tokenizer.json
+    GENERATED: set[str]  # names in tokenizer_config.json
+
+    def read(self, files: TokenizerFiles) -> BaseTokenizer:
+        """Reads the tokenizer."""
+
+    def write(self, path: str, tokenizer: Any) -> Json:
+        """Writes the vocabulary; returns the settings for tokenizer_config.json."""
+
+
+_KINDS: tuple[_Kind, ...] = (wordpiece, byte_pair, sentence_piece)
+_WRITERS: dict[type[BaseTokenizer], _Kind] = {
+    Tokenizer: wordpiece,
+    BytePairTokenizer: byte_pair,
+    SentencePieceTokenizer: sentence_piece,
+}
+# Class of the tokenizer, without "Fast" at its end -> its kind.
+_CLASSES: dict[str, _Kind] = {
+    "BertTokenizer": wordpiece,
+    "DistilBertTokenizer": wordpiece,
+    "ElectraTokenizer": wordpiece,
+    "RobertaTokenizer": byte_pair,
+    "XLMRobertaTokenizer": sentence_piece,
+    "CamembertTokenizer": sentence_piece,
+    "KoBertTokenizer": sentence_piece,
+}
+_ALGORITHMS: dict[str | None, _Kind] = {"WordPiece": wordpiece, "BPE": byte_pair, "Unigram": sentence_piece}
+_REASONS = {
+    "AlbertTokenizer": "AlbertTokenizer changes quotes, accents and case before SentencePiece, which is not done here"
+}
+# Of no use in another directory: old paths, and code that would be downloaded and run.
+_NOT_KEPT = {"auto_map", "name_or_path", "tokenizer_file", "vocab_file"}
+
+
+def read_tokenizer(
+    path: str, config: Json, vocab_size: int, *, default_class: str | None, required: bool
+) -> tuple[BaseTokenizer | None, list[str]]:
+    """Reads vocabulary and settings, as Transformers would use them.
+
+    Args:
+        path: directory.
+        config: content of tokenizer_config.json.
+        vocab_size: of the model.
+        default_class: class of the tokenizer if `config` names none.
+        required: whether it is an error if the directory has no tokenizer at all.
+
+    Returns:
+        The tokenizer (None if it is not of a kind that is supported), and warnings.
+
+    Raises:
+        DataError: a file is damaged, or the vocabulary is not that of the model.
+    """
+    try:
+        files = TokenizerFiles.open(path, config, default_class=default_class, vocab_size=vocab_size)
+        kind = _kind(files)
+        if not kind:
+            if required:
+                names = " nor ".join(_CLASSES.get(files.name or "", wordpiece).FILES)
+                raise DataError(f"{path}: neither {names} nor {LIBRARY}; download the one of this model")
+            raise UnsupportedTokenizer("the directory has none")
+        tokenizer = kind.read(files)
+    except UnsupportedTokenizer as reason:
+        return None, [f"tokenizer: none, as {reason}; the ids must come from the model's own tokenizer"]
+    files.compare(tokenizer)
+    return tokenizer, files.warnings
+
+
+def _kind(files: TokenizerFiles) -> _Kind | None:
+    """The kind of the tokenizer; None if the directory has none of the files that it needs."""
+    name = files.name
+    named = _CLASSES.get(name or "")
+    if name and not named and not files.generic:
+        raise UnsupportedTokenizer(_REASONS.get(name, f"{name} is not among the classes that are known here"))
+    if files.library:
+        by_library = _ALGORITHMS.get(files.algorithm)
+        if not by_library:
+            raise UnsupportedTokenizer(f"{LIBRARY} holds {files.algorithm!r}, not WordPiece, BPE or Unigram")
+        return named or by_library
+    if sentence_piece.numbers_lines(files) or (files.generic and sentence_piece.found(files)):
+        return sentence_piece
+    if files.generic:
+        raise UnsupportedTokenizer(f"{name} needs a {LIBRARY}, which is not there")
+    return next((kind for kind in ([named] if named else _KINDS) if any(map(files.has, kind.FILES))), None)
+
+
+def other_settings(config: Json) -> Json:
+    """The settings in tokenizer_config.json to write back unchanged: all that `write_tokenizer` does not generate."""
+    generated = {"tokenizer_class", *SPECIAL_NAMES, *(name for kind in _KINDS for name in kind.GENERATED)}
+    return {name: value for name, value in config.items() if name not in generated | _NOT_KEPT}
+
+
+def write_tokenizer(path: str, tokenizer: BaseTokenizer, config: Json, model: BertConfig) -> list[str]:
+    """Writes the vocabulary and tokenizer_config.json, in the files that Transformers has for the tokenizer.
+
+    Args:
+        path: directory.
+        tokenizer: to write.
+        config: from `other_settings`, or {}.
+        model: config of the model.
+
+    Returns:
+        Warnings.
+    """
+    settings = _WRITERS[type(tokenizer)].write(path, tokenizer)
+    result: Json = {"model_max_length": model.max_position_embeddings} | config | settings
+    result |= dict(zip(SPECIAL_NAMES, tokenizer.special_names, strict=True))
+    if model.type_vocab_size < 2:
+        # Otherwise Transformers' BERT tokenizer uses types 0 and 1 for a pair, and the model has no row for 1.
+        result.setdefault("model_input_names", ["input_ids", "attention_mask"])
+    write_json(os.path.join(path, CONFIG), result)
+    if settings["tokenizer_class"] in GENERIC_CLASSES and not os.path.exists(os.path.join(path, LIBRARY)):
+        return ["tokenizer: Transformers adds no special tokens around texts, as it has no class for such a model"]
+    return []

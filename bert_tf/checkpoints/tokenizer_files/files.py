@@ -1,0 +1,337 @@
+"""The files of a tokenizer in a Hugging Face directory, and what every kind of tokenizer needs of them."""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+from bert_tf.errors import DataError
+from bert_tf.files import checked, read_json
+from bert_tf.text import BaseTokenizer
+from bert_tf.text.base import BERT, ROBERTA, Specials
+from bert_tf.text.vocabulary import check_size
+from bert_tf.types import Json
+
+if TYPE_CHECKING:
+    import tokenizers
+
+CONFIG, LIBRARY = "tokenizer_config.json", "tokenizer.json"
+# Classes that follow tokenizer.json in everything.
+GENERIC_CLASSES = {"PreTrainedTokenizer", "TokenizersBackend"}
+SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of `Specials`
+# In the order in which Transformers appends those that a vocabulary lacks.
+_APPENDED = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_VERSION = "1.0"  # of tokenizer.json
+# Tables are padded to a multiple of up to 256 rows, and tokenizers lose a few pieces. More are another vocabulary's.
+_MOST_UNUSED = 1000
+_SHOWN = 10  # added tokens in a warning
+
+
+# Type of a component of tokenizer.json -> name of a setting -> its values, the default first.
+Known = Mapping[str, Mapping[str, Sequence[object]]]
+
+
+class UnsupportedTokenizer(Exception):
+    """The files are intact, but not of a tokenizer that is supported; the message completes "none, as ..."."""
+
+
+class _Config(TypedDict, total=False):
+    do_lower_case: bool
+    strip_accents: bool | None
+    tokenize_chinese_chars: bool
+    tokenizer_class: str | None
+    add_prefix_space: bool | None
+    added_tokens_decoder: dict[str, "_Token"] | None
+
+
+class _Token(TypedDict):
+    content: str
+
+
+class _AddedToken(_Token):
+    id: int
+
+
+class _Library(TypedDict, total=False):
+    version: str
+    model: Json | None
+    normalizer: Json | None
+    pre_tokenizer: Json | None
+    added_tokens: list[_AddedToken] | None
+    post_processor: Json | None
+
+
+def read_config(path: str) -> Json:
+    """The content of tokenizer_config.json; empty if there is none."""
+    file = os.path.join(path, CONFIG)
+    return {**read_json(file, _Config)} if os.path.exists(file) else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerFiles:
+    """The files of a tokenizer.
+
+    Attributes:
+        path: their directory.
+        config: content of tokenizer_config.json, {} if there is none.
+        library: content of tokenizer.json, None if there is none.
+        name: class of the tokenizer, without "Fast" at its end; None if none is named.
+        vocab_size: number of word embeddings.
+        warnings: on what differs from Transformers, and on guesses; readers append to it.
+    """
+
+    path: str
+    config: Json
+    library: Json | None
+    name: str | None
+    vocab_size: int
+    warnings: list[str] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def open(cls, path: str, config: Json, *, default_class: str | None, vocab_size: int) -> "TokenizerFiles":
+        """Reads tokenizer.json; `default_class` is the class if tokenizer_config.json names none."""
+        file, library = os.path.join(path, LIBRARY), None
+        if os.path.exists(file):
+            library = {**read_json(file, _Library)}
+            version = library.get("version", _VERSION)
+            if version != _VERSION:
+                raise UnsupportedTokenizer(f"{LIBRARY} is of the version {version!r}, not {_VERSION!r}")
+        name = config.get("tokenizer_class") or default_class
+        return cls(path, config, library, name.removesuffix("Fast") if name else None, vocab_size)
+
+    @property
+    def generic(self) -> bool:
+        """Whether tokenizer.json says everything."""
+        return self.name in GENERIC_CLASSES
+
+    def file(self, name: str) -> str:
+        """Path of a file."""
+        return os.path.join(self.path, name)
+
+    def has(self, *names: str) -> bool:
+        """Whether all of these files exist."""
+        return all(os.path.exists(self.file(name)) for name in names)
+
+    @property
+    def model(self) -> Json:
+        """The model in tokenizer.json; {} if there is none."""
+        return (self.library or {}).get("model") or {}
+
+    @property
+    def algorithm(self) -> str | None:
+        """The type of the model in tokenizer.json, which old files do not name."""
+        model = self.model
+        old = "BPE" if "merges" in model else "Unigram" if isinstance(model.get("vocab"), list) else "WordPiece"
+        return model.get("type", old if model else None)
+
+    def components(self, part: str) -> list[Json]:
+        """The normalizers or pre_tokenizers of tokenizer.json, in their order."""
+        return _flat((self.library or {}).get(part), f"{part.replace('_', '')}s")
+
+    @property
+    def added_tokens(self) -> list[_AddedToken]:
+        """The added tokens in tokenizer.json."""
+        return (self.library or {}).get("added_tokens") or []
+
+    def listed(self) -> list[str]:
+        """The pieces of a vocabulary {piece: id} in tokenizer.json, by id."""
+        file = self.file(LIBRARY)
+        vocab = checked(self.model.get("vocab") or {}, dict[str, int], file, "model.vocab")
+        pieces = {number: piece for piece, number in vocab.items()}
+        if sorted(pieces) != list(range(len(vocab))):
+            raise DataError(f"{file}: the ids of its pieces are not 0 to {len(vocab) - 1}; expected each number once")
+        return [pieces[number] for number in range(len(vocab))]
+
+    def differ(self, name: str) -> None:
+        """Appends a warning that a vocabulary in the file `name` is another one than that in tokenizer.json."""
+        self.warnings.append(
+            f"tokenizer: {name} and {LIBRARY} hold different pieces; {LIBRARY} is used, as in Transformers"
+        )
+
+    def completed(self, pieces: Sequence[str], source: str, *, fill: bool) -> list[str]:
+        """A vocabulary of as many pieces as the model has word embeddings: with the added tokens.
+
+        Args:
+            pieces: by id.
+            source: where they come from, for errors.
+            fill: whether special tokens that files only name, and then pieces that no text has, may follow. Not if the
+                ids are numbers of lines: the missing line may be anywhere.
+        """
+        complete = list(pieces)
+        new = self._append_added(complete)
+        if fill:
+            new += self._append_named(complete)
+            new = [token for token in new if token not in (*BERT, *ROBERTA)]
+        if new:
+            shown = ", ".join(new[:_SHOWN])
+            how = "do not occur in texts" if fill else "matched in texts as ordinary pieces, not before everything else"
+            self.warnings.append(f"tokenizer: added tokens are appended to the vocabulary ({shown}) and {how}")
+        missing = self.vocab_size - len(complete)
+        if fill and 0 < missing <= _MOST_UNUSED:
+            self.warnings.append(
+                f"tokenizer: {missing} of the {self.vocab_size:,} word embeddings have no piece in {source}; no text "
+                "uses them"
+            )
+            complete += [_unused(number) for number in range(len(complete), self.vocab_size)]
+        check_size(complete, self.vocab_size, source)
+        return complete
+
+    def _append_added(self, pieces: list[str]) -> list[str]:
+        """Appends the added tokens, from all files that list them, to `pieces`; returns those that it lacked."""
+        decoder = self.config.get("added_tokens_decoder") or {}
+        if not all(map(str.isdecimal, decoder)):
+            raise DataError(
+                f"{self.path}: added tokens without an integer id; save the tokenizer again with Transformers"
+            )
+        added = {int(number): token["content"] for number, token in decoder.items()}
+        added |= {token["id"]: token["content"] for token in self.added_tokens}
+        if self.has("added_tokens.json"):
+            tokens = read_json(self.file("added_tokens.json"), dict[str, int])
+            added |= {number: token for token, number in tokens.items()}
+        for number, token in added.items():
+            if token in (*BERT, *ROBERTA) and number < len(pieces) and pieces[number] != token:
+                raise DataError(
+                    f"{self.path}: {token} has the id {number} beside the vocabulary, and in it that of "
+                    f"{pieces[number]!r}; expected the vocabulary of this model, with all of its lines, as their "
+                    "numbers are the ids"
+                )
+        new = {number: token for number, token in sorted(added.items()) if number >= len(pieces)}
+        if list(new) != list(range(len(pieces), len(pieces) + len(new))):
+            raise DataError(
+                f"{self.path}: the added tokens have the ids {', '.join(map(str, new))}; expected them to follow the "
+                f"{len(pieces)} pieces of the vocabulary without a gap"
+            )
+        pieces += new.values()
+        return list(new.values())
+
+    def _append_named(self, pieces: list[str]) -> list[str]:
+        """Appends special tokens that files name and no file numbers; returns them."""
+        named: dict[str, str] = {}
+        for names in self._special_names().values():
+            named |= names
+        known = set(pieces)
+        tokens = dict.fromkeys(named[name] for name in _APPENDED if name in named)
+        new = [token for token in tokens if token not in known]
+        pieces += new
+        return new
+
+    def _special_names(self) -> dict[str, dict[str, str]]:
+        """Special tokens by the files that name them: SPECIAL_NAMES -> token."""
+        file = self.file("special_tokens_map.json")
+        found: dict[str, Json] = {"special_tokens_map.json": read_json(file, Json) if os.path.exists(file) else {}}
+        found[CONFIG] = self.config
+        result: dict[str, dict[str, str]] = {}
+        for source, names in found.items():
+            tokens = {name: names[name] for name in SPECIAL_NAMES if name in names}
+            tokens = {name: one.get("content") if isinstance(one, dict) else one for name, one in tokens.items()}
+            result[source] = {name: one for name, one in tokens.items() if isinstance(one, str)}
+        return result
+
+    def compare(self, tokenizer: BaseTokenizer) -> None:
+        """Appends warnings on special tokens of other names, and of another order around a text."""
+        for source, names in self._special_names().items():
+            for name, piece in zip(SPECIAL_NAMES, tokenizer.special_names, strict=True):
+                if names.get(name, piece) != piece:
+                    self.warnings.append(
+                        f"tokenizer: {name} is {names[name]!r} in {source}, which is not applied: it is {piece} here"
+                    )
+        processor = (self.library or {}).get("post_processor")
+        found = [_templates(one) for one in _flat(processor, "processors") if one.get("type") != "ByteLevel"]
+        if processor and found not in _accepted(tokenizer.special_names):  # ByteLevel moves offsets only
+            shown = " ".join("text" if name == "$A" else name for name, _ in template(tokenizer.special_names)[0])
+            self.warnings.append(f"tokenizer: the post_processor of {LIBRARY} is not applied; a text is {shown}")
+
+
+def _flat(part: Json | None, name: str) -> list[Json]:
+    """A component of tokenizer.json, or those of a Sequence, which are under the key `name`."""
+    if part and part.get("type") == "Sequence":
+        return [one for inner in part.get(name) or [] for one in _flat(inner, name)]
+    return [part] if part else []
+
+
+_Template = tuple[list[tuple[str, int]], list[tuple[str, int]]]
+
+
+def template(names: Specials) -> _Template:
+    """Special tokens around a text, $A, and around a pair of $A and $B, each with its type."""
+    cls, sep = names.cls, names.sep
+    first = [(cls, 0), ("$A", 0), (sep, 0)]
+    return first, [*first, *([("$B", 1), (sep, 1)] if sep == BERT.sep else [(sep, 0), ("$B", 0), (sep, 0)])]
+
+
+def _templates(processor: Json) -> object:
+    """What a post_processor of tokenizer.json puts around a text and a pair; None if that is not known."""
+    try:
+        if processor["type"] in ("BertProcessing", "RobertaProcessing"):
+            return processor["type"], processor["cls"][0], processor["sep"][0]
+        return tuple([_token(part) for part in processor.get(which) or []] for which in ("single", "pair"))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _token(part: Json) -> tuple[str, int]:
+    """A part of a template: the token, or $A or $B, and its type."""
+    [(kind, value)] = part.items()
+    return f"${value['id']}" if kind == "Sequence" else str(value["id"]), value["type_id"]
+
+
+def _accepted(names: Specials) -> list[list[object]]:
+    """The `_templates` of processors that do what `BaseTokenizer.pack` does."""
+    kind = "BertProcessing" if names.sep == BERT.sep else "RobertaProcessing"
+    return [[template(names)], [(template(names)[0], [])], [(kind, names.cls, names.sep)]]
+
+
+def _unused(number: int) -> str:
+    return f"[padding{number}]"
+
+
+def real_pieces(pieces: Sequence[str]) -> list[str]:
+    """A vocabulary without the pieces at its end with which `TokenizerFiles.completed` filled it."""
+    count = len(pieces)
+    while count and pieces[count - 1] == _unused(count - 1):
+        count -= 1
+    return list(pieces[:count])
+
+
+def require_known(components: Iterable[Json], known: Known, part: str) -> None:
+    """Raises UnsupportedTokenizer, with the name, for a component of tokenizer.json or a setting that is not known.
+
+    Args:
+        components: from `TokenizerFiles.components`.
+        known: what is known of them.
+        part: what they do, in a sentence.
+    """
+    for one in components:
+        kind = str(one.get("type"))
+        if kind not in known:
+            raise UnsupportedTokenizer(f"{LIBRARY} {part} {kind}, which is not known here")
+        for name, values in known[kind].items():
+            if one.get(name, values[0]) not in values:
+                raise UnsupportedTokenizer(f"{LIBRARY} {part} {kind} with {name} {one[name]!r}, not {values[0]!r}")
+
+
+def write_library(
+    path: str, library: "tokenizers.Tokenizer", tokenizer: BaseTokenizer, others: Iterable[str] = ()
+) -> Json:
+    """Writes tokenizer.json, for tokenizers that no class of Transformers reads from other files.
+
+    Args:
+        path: directory.
+        library: converts text; the special tokens are added to it.
+        tokenizer: the same tokenizer.
+        others: more special tokens.
+
+    Returns:
+        Settings for tokenizer_config.json.
+    """
+    from tokenizers import AddedToken, processors
+
+    names = tokenizer.special_names
+    single, pair = (" ".join(f"{name}:{kind}" for name, kind in part) for part in template(names))
+    library.post_processor = processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=[(names.cls, tokenizer.cls_id), (names.sep, tokenizer.sep_id)]
+    )
+    tokens = dict.fromkeys((*names, *others))
+    library.add_special_tokens([AddedToken(name, lstrip=name == ROBERTA.mask, normalized=False) for name in tokens])
+    library.save(os.path.join(path, LIBRARY))
+    return {"tokenizer_class": "PreTrainedTokenizerFast"}

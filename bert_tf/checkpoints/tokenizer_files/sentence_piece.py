@@ -1,0 +1,251 @@
+"""SentencePiece in a Hugging Face directory: a .model file, or tokenizer.json of the type Unigram.
+
+The ids of a checkpoint are seldom those of its .model file. fairseq's models (XLM-R, CamemBERT) have special tokens
+before and after; KoBERT's ids are the numbers of the lines in its vocab.txt.
+"""
+
+import base64
+import glob
+import os
+from typing import TYPE_CHECKING
+
+from bert_tf.checkpoints.tokenizer_files.files import (
+    LIBRARY,
+    Known,
+    TokenizerFiles,
+    UnsupportedTokenizer,
+    real_pieces,
+    require_known,
+    write_library,
+)
+from bert_tf.errors import DataError
+from bert_tf.files import checked, write_bytes
+from bert_tf.text.base import ROBERTA
+from bert_tf.text.sentence_piece import (
+    BYTE,
+    SentencePieceTokenizer,
+    parse_model,
+    read_model,
+    with_fairseq_ids,
+    with_ids,
+)
+from bert_tf.text.vocabulary import read_pieces, spaced_pieces
+from bert_tf.types import Json
+
+if TYPE_CHECKING:
+    import tokenizers
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+# A file of XLM-R and CamemBERT, of ALBERT and T5, of Transformers' generic class; KoBERT's has a name of its own.
+_FAIRSEQ, _PLAIN = "sentencepiece.bpe.model", "tokenizer.model"
+FILES: tuple[str, ...] = (_FAIRSEQ, "spiece.model", _PLAIN)
+GENERATED = {"add_prefix_space"}  # by `write`, in tokenizer_config.json
+
+_SPACE = "\u2581"  # SentencePiece's for a space
+_WHITE_SPACE = "\t\n\u3000"
+_VOCABULARY = "vocab.txt"
+_XLM_R, _CAMEMBERT = "XLMRobertaTokenizer", "CamembertTokenizer"
+# Before the pieces of CamemBERT's model, the first of which is left out; <mask> follows.
+_CAMEMBERT_FIRST = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]
+_NORMALIZERS: Known = {
+    "Precompiled": {},
+    "Strip": {"strip_right": (True,)},
+    "Replace": {"pattern": ({"Regex": " {2,}"},), "content": (" ", _SPACE)},
+}
+_PRE_TOKENIZERS: Known = {
+    "WhitespaceSplit": {},
+    "Metaspace": {
+        "replacement": (_SPACE,),
+        "prepend_scheme": ("always",),
+        "add_prefix_space": (True,),
+        "split": (True,),
+    },
+}
+
+
+def found(files: TokenizerFiles) -> str | None:
+    """The name of a .model file in the directory; None if there is none, or several of unknown names."""
+    known = [name for name in FILES if files.has(name)]
+    names = known or [os.path.basename(path) for path in glob.glob(os.path.join(glob.escape(files.path), "*.model"))]
+    return names[0] if known or len(names) == 1 else None
+
+
+def numbers_lines(files: TokenizerFiles) -> bool:
+    """Whether the directory has KoBERT's layout: a .model file, and a vocab.txt whose line numbers are the ids."""
+    possible = files.name in (None, "BertTokenizer", "KoBertTokenizer") and found(files) and files.has(_VOCABULARY)
+    return bool(possible and spaced_pieces(read_pieces(files.file(_VOCABULARY))))
+
+
+def read(files: TokenizerFiles) -> SentencePieceTokenizer:
+    """Reads the tokenizer.
+
+    Raises:
+        UnsupportedTokenizer: text is split in other ways.
+    """
+    made = _of_library(files) if files.library else None
+    name, model, source = found(files), None, files.file(LIBRARY)
+    if name:
+        model, source = _stored(files, name), files.file(name)
+    if made and not (model and _same(model, made)):
+        if name:
+            files.differ(name)
+        model, source = made, files.file(LIBRARY)
+    if model is None:
+        raise DataError(f"{files.path}: neither {FILES[0]} nor {LIBRARY}; download the one of this model")
+    pieces = _pieces(parse_model(model, source))
+    complete = files.completed(pieces, source, fill=True)
+    tokenizer = SentencePieceTokenizer(
+        with_ids(model, complete, source) if complete != pieces else model, source=source
+    )
+    splits = any(one["type"] == "WhitespaceSplit" for one in files.components("pre_tokenizer"))
+    if splits and tokenizer.tokenize(_WHITE_SPACE).values.shape[0]:
+        raise UnsupportedTokenizer(f"{LIBRARY} splits text by WhitespaceSplit, and does not normalize white space")
+    return tokenizer
+
+
+def _stored(files: TokenizerFiles, name: str) -> bytes:
+    """A .model file, with the ids of the checkpoint."""
+    source = files.file(name)
+    model = read_model(source)
+    if numbers_lines(files):
+        return _with_line_numbers(files, model, source)
+    if files.name == _CAMEMBERT:
+        pieces = _pieces(parse_model(model, source))
+        if pieces[:1] != [ROBERTA.unk]:
+            raise DataError(f"{source}: its first piece is {pieces[0]!r}; expected <unk>, as CamemBERT's")
+        return with_ids(model, [*_CAMEMBERT_FIRST, *pieces[1:], ROBERTA.mask], source)
+    return with_fairseq_ids(model, source) if name == _FAIRSEQ or files.name == _XLM_R else model
+
+
+def _with_line_numbers(files: TokenizerFiles, model: bytes, source: str) -> bytes:
+    file = files.file(_VOCABULARY)
+    lines, proto = read_pieces(file), parse_model(model, source)
+    known = set(lines)
+    if len(known) < len(lines):
+        twice = next(line for number, line in enumerate(lines) if line in lines[:number])
+        raise DataError(f"{file}: the piece {twice!r} occurs twice; line numbers are ids")
+    ordinary = (proto.SentencePiece.NORMAL, proto.SentencePiece.USER_DEFINED, proto.SentencePiece.BYTE)
+    lacking = [piece.piece for piece in proto.pieces if piece.type in ordinary and piece.piece not in known]
+    if lacking:
+        raise DataError(f"{file}: no line for {len(lacking)} pieces of {source}, such as {lacking[0]!r}")
+    files.warnings.append(
+        f"tokenizer: the ids of {os.path.basename(source)} are the line numbers of {_VOCABULARY}, as in KoBERT; texts "
+        "are not changed before SentencePiece"
+    )
+    return with_ids(model, lines, source)
+
+
+def _pieces(proto: "ModelProto") -> list[str]:
+    return [piece.piece for piece in proto.pieces]
+
+
+def _same(one: bytes, other: bytes) -> bool:
+    """Whether two models normalize text alike, and have the same pieces, with the same scores, at the same ids."""
+    protos = [parse_model(model, "") for model in (one, other)]
+    first, second = (
+        (
+            _pieces(proto),
+            [piece.score for piece in proto.pieces if piece.type == proto.SentencePiece.NORMAL],
+            proto.normalizer_spec.precompiled_charsmap,
+        )
+        for proto in protos
+    )
+    return first == second
+
+
+def _of_library(files: TokenizerFiles) -> bytes:
+    """The model of a tokenizer.json of the type Unigram."""
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+    if files.algorithm != "Unigram":
+        raise UnsupportedTokenizer(f"{LIBRARY} holds {files.algorithm!r}, not Unigram")
+    _require_sentence_piece(files)
+    file, proto = files.file(LIBRARY), ModelProto()
+    vocab = checked(files.model.get("vocab") or [], list[tuple[str, float]], file, "model.vocab")
+    unknown = files.model.get("unk_id")
+    if type(unknown) is not int or not 0 <= unknown < len(vocab):
+        raise DataError(f"{file}: unk_id is {unknown!r}; expected the id of one of its {len(vocab)} pieces")
+    proto.trainer_spec.model_type = proto.trainer_spec.UNIGRAM
+    proto.trainer_spec.byte_fallback = bool(files.model.get("byte_fallback"))
+    proto.normalizer_spec.add_dummy_prefix = True  # what Metaspace does; spaces are SentencePiece's defaults
+    kinds = proto.SentencePiece
+    apart = {token["content"] for token in files.added_tokens}.union(_CAMEMBERT_FIRST)
+    for number, (piece, score) in enumerate(vocab):
+        kind = kinds.UNKNOWN if number == unknown else kinds.CONTROL if piece in apart else kinds.NORMAL
+        if proto.trainer_spec.byte_fallback and BYTE.fullmatch(piece):
+            kind = kinds.BYTE
+        elif kind == kinds.NORMAL and _SPACE in piece[1:]:  # texts are split at spaces
+            kind = kinds.UNUSED
+        proto.pieces.add(piece=piece, score=score, type=kind)
+    for one in files.components("normalizer"):
+        if one["type"] == "Precompiled":
+            try:
+                proto.normalizer_spec.precompiled_charsmap = base64.b64decode(one.get("precompiled_charsmap") or "")
+            except (TypeError, ValueError):
+                raise DataError(f"{file}: precompiled_charsmap is not base64; get the file again") from None
+    return proto.SerializeToString()
+
+
+def _require_sentence_piece(files: TokenizerFiles) -> None:
+    """Raises UnsupportedTokenizer if tokenizer.json changes text in other ways than SentencePiece."""
+    normalizers, splitters = files.components("normalizer"), files.components("pre_tokenizer")
+    require_known(normalizers, _NORMALIZERS, "normalizes text by")
+    require_known(splitters, _PRE_TOKENIZERS, "splits text by")
+    order = [one["type"] for one in normalizers]
+    if order != [kind for kind in _NORMALIZERS if kind in order]:
+        raise UnsupportedTokenizer(f"{LIBRARY} normalizes text by {', '.join(order)}, in this order")
+    splits = [one["type"] for one in splitters]
+    if splits not in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
+        raise UnsupportedTokenizer(f"{LIBRARY} splits text by {', '.join(splits) or 'nothing'}, not by Metaspace")
+    if splits == ["Metaspace"] and not {"Strip", "Replace"} <= set(order):
+        raise UnsupportedTokenizer(f"{LIBRARY} keeps extra spaces, as it has no Strip and Replace before Metaspace")
+
+
+def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
+    """Writes a .model file or tokenizer.json; returns the settings for tokenizer_config.json."""
+    pieces = real_pieces(tokenizer.vocab)
+    model = with_ids(tokenizer.model, pieces)
+    proto, names = parse_model(model, "the model"), tokenizer.special_names
+    if not _in_transformers(proto):
+        write_bytes(os.path.join(path, _PLAIN), model)
+        return {"tokenizer_class": "TokenizersBackend"}
+    if names == ROBERTA and pieces[-1] == names.mask and not proto.trainer_spec.byte_fallback:
+        original = None
+        if pieces[:4] == [names.cls, names.pad, names.sep, names.unk]:
+            name, original = _XLM_R, [names.unk, names.cls, names.sep, *pieces[4:-1]]
+        elif pieces[: len(_CAMEMBERT_FIRST)] == _CAMEMBERT_FIRST:
+            name, original = _CAMEMBERT, [names.unk, *pieces[len(_CAMEMBERT_FIRST) : -1]]
+        if original:
+            write_bytes(os.path.join(path, _FAIRSEQ), with_ids(model, original))
+            return {"tokenizer_class": name, "add_prefix_space": True}
+    return write_library(path, _library(proto, tokenizer.unk_id), tokenizer, _others(proto))
+
+
+def _in_transformers(proto: "ModelProto") -> bool:
+    """Whether Transformers' way from text to the pieces is that of the model."""
+    kinds, settings = proto.SentencePiece, proto.normalizer_spec
+    usual = settings.add_dummy_prefix and settings.remove_extra_whitespaces and settings.escape_whitespaces
+    return (
+        usual
+        and proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
+        and not any(piece.type == kinds.USER_DEFINED for piece in proto.pieces)
+        and not any(piece.type == kinds.NORMAL and _SPACE in piece.piece[1:] for piece in proto.pieces)
+    )
+
+
+def _library(proto: "ModelProto", unknown: int) -> "tokenizers.Tokenizer":
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    vocab = [(piece.piece, piece.score) for piece in proto.pieces]
+    library = Tokenizer(models.Unigram(vocab, unknown, proto.trainer_spec.byte_fallback))
+    spaces = [normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), _SPACE)]
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    library.normalizer = normalizers.Sequence([*([normalizers.Precompiled(charsmap)] if charsmap else []), *spaces])
+    library.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always")
+    library.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
+    return library
+
+
+def _others(proto: "ModelProto") -> list[str]:
+    """Pieces that no text has, and that would be ordinary ones in tokenizer.json."""
+    return [piece.piece for piece in proto.pieces if piece.type == proto.SentencePiece.CONTROL]

@@ -1,0 +1,104 @@
+"""BERT's WordPiece in a Hugging Face directory: vocab.txt, or tokenizer.json of the type WordPiece."""
+
+from typing import TypedDict
+
+from bert_tf.checkpoints.tokenizer_files.files import CONFIG, LIBRARY, TokenizerFiles, UnsupportedTokenizer
+from bert_tf.files import checked
+from bert_tf.text import Tokenizer
+from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary
+from bert_tf.types import Json
+
+VOCABULARY = Tokenizer.FILES[0]
+FILES: tuple[str, ...] = (VOCABULARY,)
+# Our setting -> (its name in tokenizer_config.json, its name in tokenizer.json, Transformers' default).
+_SETTINGS: dict[str, tuple[str, str, bool | None]] = {
+    "lower_case": ("do_lower_case", "lowercase", True),
+    "strip_accents": ("strip_accents", "strip_accents", None),
+    "split_cjk": ("tokenize_chinese_chars", "handle_chinese_chars", True),
+}
+GENERATED = {theirs for theirs, _, _ in _SETTINGS.values()}  # by `write`, in tokenizer_config.json
+
+
+class _Normalizer(TypedDict, total=False):
+    lowercase: bool
+    strip_accents: bool | None
+    handle_chinese_chars: bool
+    clean_text: bool
+
+
+def read(files: TokenizerFiles) -> Tokenizer:
+    """Reads the tokenizer.
+
+    Raises:
+        UnsupportedTokenizer: tokenizer.json splits text in other ways.
+    """
+    listed, normalizer = _of_library(files) if files.library else (None, {})
+    pieces, source = None, files.file(VOCABULARY)
+    if files.has(VOCABULARY):
+        pieces = read_vocabulary(source)
+    if listed is not None and (pieces is None or pieces[: len(listed)] != listed):
+        if pieces is not None:
+            files.differ(VOCABULARY)
+        pieces, source = listed, files.file(LIBRARY)
+    pieces = files.completed(pieces or [], source, fill=False)
+    _warn_of_unread(files, normalizer)
+    check_vocabulary(pieces, source)
+    settings: Json = {ours: files.config.get(theirs, default) for ours, (theirs, _, default) in _SETTINGS.items()}
+    if files.library:
+        settings = _settled(settings, normalizer, files)
+    return Tokenizer(pieces, **settings)
+
+
+def _of_library(files: TokenizerFiles) -> tuple[list[str], Json]:
+    """The pieces and the BertNormalizer of tokenizer.json."""
+    if files.algorithm != "WordPiece" or files.model.get("continuing_subword_prefix", "##") != "##":
+        raise UnsupportedTokenizer(f"{LIBRARY} holds {files.algorithm!r}, not WordPiece with ##")
+    listed = files.listed()
+    parts = [files.components(part) for part in ("normalizer", "pre_tokenizer")]
+    kinds = [[one.get("type") for one in part] for part in parts]
+    if kinds != [["BertNormalizer"], ["BertPreTokenizer"]]:
+        shown = " and ".join(", ".join(map(str, part)) or "None" for part in kinds)
+        raise UnsupportedTokenizer(f"{LIBRARY} has {shown}, not BertNormalizer and BertPreTokenizer")
+    return listed, {**checked(parts[0][0], _Normalizer, files.file(LIBRARY), "normalizer")}
+
+
+def _warn_of_unread(files: TokenizerFiles, normalizer: Json) -> None:
+    """Appends warnings on settings that are not applied."""
+    if files.config.get("do_basic_tokenize") is False:
+        files.warnings.append(f"tokenizer: do_basic_tokenize is false in {CONFIG}, which is not applied")
+    if files.config.get("never_split"):
+        files.warnings.append(f"tokenizer: never_split in {CONFIG} is not applied")
+    if normalizer.get("clean_text") is False:
+        files.warnings.append(f"tokenizer: clean_text is false in {LIBRARY}, which is not applied")
+
+
+def _settled(config: Json, normalizer: Json, files: TokenizerFiles) -> Json:
+    """Resolves settings that differ between tokenizer.json's BertNormalizer and tokenizer_config.json.
+
+    Transformers' BERT classes (tested with 4.57 and 5.23) follow tokenizer_config.json and their own defaults; its
+    generic classes follow tokenizer.json.
+    """
+    library = {ours: normalizer.get(theirs, default) for ours, (_, theirs, default) in _SETTINGS.items()}
+    used, file = (library, LIBRARY) if files.generic else (config, f"{CONFIG} (or its defaults)")
+    for name, value in config.items():
+        if _resolved(config, name) != _resolved(library, name):
+            files.warnings.append(
+                f"tokenizer: {name} is {value} in {CONFIG} and {library[name]} in {LIBRARY}: {file} is used, as in "
+                "Transformers"
+            )
+    return used
+
+
+def _resolved(settings: Json, name: str) -> object:
+    """A setting's value; without one, accents are stripped if texts are lower-cased."""
+    value = settings[name]
+    return settings["lower_case"] if value is None and name == "strip_accents" else value
+
+
+def write(path: str, tokenizer: Tokenizer) -> Json:
+    """Writes vocab.txt; returns the settings for tokenizer_config.json."""
+    tokenizer.save(path)
+    settings: Json = {**tokenizer.get_config()}
+    if settings["strip_accents"] == settings["lower_case"]:
+        settings["strip_accents"] = None  # Transformers' default
+    return {"tokenizer_class": "BertTokenizer"} | {theirs: settings[ours] for ours, (theirs, _, _) in _SETTINGS.items()}

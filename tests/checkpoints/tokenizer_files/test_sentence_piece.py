@@ -1,0 +1,277 @@
+"""XLM-R's, CamemBERT's and KoBERT's files against Transformers' own tokenizers, and against sentencepiece."""
+
+import json
+
+import pytest
+import sentencepiece
+import transformers
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+from bert_tf.checkpoints.tokenizer_files.files import real_pieces
+from bert_tf.errors import DataError
+from bert_tf.text import Tokenizer
+from tests.checkpoints.tokenizer_files.directories import (
+    TEXTS,
+    UNSEEN,
+    assert_same_ids,
+    directory,
+    edit,
+    read,
+    rewritten,
+    write,
+)
+from tests.errors import raises
+from tests.learned import sentence_piece, sentence_piece_model
+
+MODEL, FILE = sentence_piece_model(), "sentencepiece.bpe.model"
+SIZE = len(ModelProto.FromString(MODEL).pieces)
+XLM_R, CAMEMBERT = ("XLMRobertaTokenizer", SIZE + 2), ("CamembertTokenizer", SIZE + 5)
+KOREAN_SPECIALS = {"pad_id": 1, "unk_id": 0, "bos_id": -1, "eos_id": -1, "unk_piece": "[UNK]", "pad_piece": "[PAD]"}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A directory with XLM-R's file."""
+    return directory(tmp_path / "files", {FILE: MODEL})
+
+
+@pytest.fixture
+def library(tmp_path):
+    """A directory with XLM-R's tokenizer.json alone, as Transformers 5 writes it."""
+    source = directory(tmp_path / "source", {FILE: MODEL})
+    transformers.XLMRobertaTokenizer.from_pretrained(source).save_pretrained(tmp_path / "library")
+    return tmp_path / "library"
+
+
+@pytest.mark.parametrize(("name", "size"), [XLM_R, CAMEMBERT])
+def test_files_are_read_as_by_transformers_and_written_back(files, tmp_path, name, size):
+    theirs = getattr(transformers, name).from_pretrained(files)
+    write(files, "tokenizer_config.json", {"tokenizer_class": f"{name}Fast"})
+    tokenizer, warnings = read(files, size)
+    assert not warnings and len(theirs) == size
+    assert_same_ids(tokenizer, theirs)
+    assert_same_ids(tokenizer, rewritten(tokenizer, tmp_path / "again"))
+    assert _pieces((tmp_path / "again" / FILE).read_bytes()) == _pieces(MODEL)
+    again, _ = read(tmp_path / "again", size)
+    assert again.tokenize(TEXTS).to_list() == tokenizer.tokenize(TEXTS).to_list()
+
+    theirs.save_pretrained(tmp_path / "library")
+    assert not (tmp_path / "library" / FILE).exists()
+    tokenizer, warnings = read(tmp_path / "library", size)
+    assert not warnings
+    assert_same_ids(tokenizer, theirs)
+    assert _pieces(tokenizer.model) == _pieces(again.model)
+
+
+def _pieces(model):
+    return [(piece.piece, piece.score, piece.type) for piece in ModelProto.FromString(model).pieces if piece.type == 1]
+
+
+@pytest.mark.parametrize("name", ["XLMRobertaTokenizer", "PreTrainedTokenizerFast"])
+def test_the_normalizers_of_earlier_releases_are_known(library, name):
+    """Transformers 4 wrote two other forms of the same normalization."""
+    content = json.loads((library / "tokenizer.json").read_text(encoding="utf-8"))
+    charsmap = content["normalizer"]
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}}
+    strip = {"type": "Strip", "strip_left": False, "strip_right": True}
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    old = {"type": "Metaspace", "replacement": "▁", "add_prefix_space": True}
+    edit(library, "tokenizer_config.json", "tokenizer_class", value=name)
+    write(library, "config.json", {"model_type": "xlm-roberta"})
+    for normalizers, splitters in (
+        ([charsmap, strip, spaces | {"content": "▁"}], [metaspace]),
+        ([charsmap, spaces | {"content": " "}], [{"type": "WhitespaceSplit"}, metaspace]),
+        ([charsmap], [{"type": "WhitespaceSplit"}, old]),
+    ):
+        edit(library, "tokenizer.json", "normalizer", value={"type": "Sequence", "normalizers": normalizers})
+        edit(library, "tokenizer.json", "pre_tokenizer", value={"type": "Sequence", "pretokenizers": splitters})
+        tokenizer, warnings = read(library, SIZE + 2)
+        assert not warnings
+        assert_same_ids(tokenizer, transformers.AutoTokenizer.from_pretrained(library))
+
+
+@pytest.mark.parametrize("bytes_of_unknown", [False, True])
+def test_a_model_with_ids_of_its_own_is_written_to_tokenizer_json(tmp_path, bytes_of_unknown):
+    settings = {"pad_id": 3, "control_symbols": "<mask>", "byte_fallback": bytes_of_unknown}
+    write(tmp_path, "spiece.model", sentence_piece_model(**settings))
+    tokenizer, warnings = read(tmp_path, SIZE)
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    assert not warnings
+    assert tokenizer.tokenize(TEXTS).to_list() == reference.encode(TEXTS)
+    assert_same_ids(tokenizer, rewritten(tokenizer, tmp_path / "theirs"))
+    again, warnings = read(tmp_path / "theirs", SIZE)
+    assert not warnings and again.vocab == tokenizer.vocab
+    assert again.tokenize(TEXTS).to_list() == tokenizer.tokenize(TEXTS).to_list()
+
+
+def test_a_model_of_the_type_bpe_is_written_as_it_is(tmp_path):
+    settings = {"pad_id": 3, "control_symbols": "<mask>", "model_type": "bpe"}
+    write(tmp_path, "spiece.model", sentence_piece_model(**settings))
+    tokenizer, _ = read(tmp_path, SIZE)
+    theirs = rewritten(tokenizer, tmp_path / "theirs")
+    assert theirs(TEXTS, add_special_tokens=False)["input_ids"] == tokenizer.tokenize(TEXTS).to_list()
+    assert read(tmp_path / "theirs", SIZE)[0].tokenize(TEXTS).to_list() == tokenizer.tokenize(TEXTS).to_list()
+
+
+def test_xlm_rs_ids_are_those_of_fairseq(files):
+    tokenizer, _ = read(files, SIZE + 2)
+    assert tokenizer.vocab[:4] == ["<s>", "<pad>", "</s>", "<unk>"] and tokenizer.vocab[-1] == "<mask>"
+    reference = sentencepiece.SentencePieceProcessor(model_proto=MODEL)
+    known = [text for text in TEXTS if 0 not in reference.encode(text)]
+    assert len(known) > 100
+    assert tokenizer.tokenize(known).to_list() == [[number + 1 for number in reference.encode(text)] for text in known]
+
+
+def test_word_embeddings_without_a_piece_are_in_no_text_and_not_written_back(files, tmp_path):
+    """multilingual-e5-small has 250,037 word embeddings, and XLM-R 250,002 pieces."""
+    write(files, "tokenizer_config.json", {"tokenizer_class": "XLMRobertaTokenizer"})
+    tokenizer, [warning] = read(files, SIZE + 37)
+    assert f"35 of the {SIZE + 37:,} word embeddings" in warning
+    assert tokenizer.vocab_size == SIZE + 37 and real_pieces(tokenizer.vocab) == sentence_piece().vocab
+    texts = [*TEXTS, tokenizer.vocab[-1]]
+    assert tokenizer.tokenize(texts).to_list() == sentence_piece().tokenize(texts).to_list()
+    theirs = rewritten(tokenizer, tmp_path / "again")
+    assert type(theirs) is transformers.XLMRobertaTokenizer and len(theirs) == SIZE + 2
+
+
+# KoBERT: a model that was learned with BERT's special tokens, and a vocab.txt in an order of its own.
+
+
+@pytest.fixture
+def kobert(tmp_path):
+    model = sentence_piece_model(control_symbols="[CLS],[SEP],[MASK]", **KOREAN_SPECIALS)
+    write(tmp_path, "tokenizer_78b3253a26.model", model)
+    pieces = [piece.piece for piece in ModelProto.FromString(model).pieces]
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    write(tmp_path, "vocab.txt", "".join(f"{piece}\n" for piece in [*specials, *sorted({*pieces} - {*specials})]))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [None, "BertTokenizer", "KoBertTokenizer"])
+def test_koberts_ids_are_the_numbers_of_lines(kobert, tmp_path, name):
+    tokenizer, [warning] = read(kobert, SIZE, name)
+    assert "line numbers of vocab.txt" in warning
+    lines = (kobert / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(kobert / "tokenizer_78b3253a26.model"))
+    expected = [
+        [lines.index(piece) if piece in lines else 1 for piece in row] for row in reference.encode(TEXTS, out_type=str)
+    ]
+    assert tokenizer.tokenize(TEXTS).to_list() == expected
+    assert tokenizer.specials(pairs=True) == 3
+    assert_same_ids(tokenizer, rewritten(tokenizer, tmp_path / "theirs"))
+    again, warnings = read(tmp_path / "theirs", SIZE)
+    assert not warnings and again.vocab == tokenizer.vocab
+
+
+def test_the_unknown_piece_of_the_model_may_have_another_name(kobert):
+    file = kobert / "tokenizer_78b3253a26.model"
+    proto = ModelProto.FromString(file.read_bytes())
+    proto.pieces[0].piece = "<unk>"
+    file.write_bytes(proto.SerializeToString())
+    assert read(kobert, SIZE)[0].unk_id == 1
+
+
+def test_a_vocab_txt_of_another_model_is_refused(kobert):
+    lines = (kobert / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    write(kobert, "vocab.txt", "\n".join([*lines[:-9], "none a", "none b"]))
+    with raises(DataError, "vocab.txt", "no line for", "tokenizer_78b3253a26.model"):
+        read(kobert, SIZE)
+    write(kobert, "vocab.txt", "\n".join([*lines[:-2], lines[7]]))
+    with raises(DataError, "vocab.txt", repr(lines[7]), "twice"):
+        read(kobert, SIZE)
+    write(kobert, "vocab.txt", "\n".join(lines))
+    (kobert / "tokenizer_78b3253a26.model").unlink()
+    with raises(DataError, "vocab.txt", "▁", ".model"):  # never taken for WordPiece
+        read(kobert, SIZE)
+
+
+def test_wordpiece_beside_a_model_stays_wordpiece(tmp_path):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b"]
+    Tokenizer(pieces).save(tmp_path)
+    write(tmp_path, "spiece.model", MODEL)
+    assert type(read(tmp_path, 7)[0]) is Tokenizer
+
+
+# What is refused
+
+
+def test_if_both_are_there_tokenizer_json_is_used_as_in_transformers(library):
+    write(library, FILE, MODEL)
+    assert read(library, SIZE + 2)[1] == []
+    proto = ModelProto.FromString(MODEL)
+    proto.pieces[100].score -= 1
+    write(library, FILE, proto.SerializeToString())
+    tokenizer, [warning] = read(library, SIZE + 2)
+    assert f"{FILE} and tokenizer.json hold different pieces" in warning
+    assert _pieces(tokenizer.model) == _pieces(MODEL)
+
+
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "names"),
+    [
+        (["normalizer"], {"type": "Sequence", "normalizers": [{"type": "Nmt"}]}, ["normalizes text by Nmt"]),
+        (["normalizer"], {"type": "Lowercase"}, ["normalizes text by Lowercase"]),
+        (["normalizer"], {"type": "Replace", "pattern": {"String": "``"}, "content": '"'}, ["Replace with pattern"]),
+        (["normalizer"], None, ["white space"]),
+        (["pre_tokenizer"], METASPACE, ["no Strip and Replace"]),
+        (["pre_tokenizer"], METASPACE | {"prepend_scheme": "first"}, ["Metaspace with prepend_scheme 'first'"]),
+        (["pre_tokenizer"], METASPACE | {"replacement": "_"}, ["Metaspace with replacement '_'"]),
+        (["pre_tokenizer"], {"type": "BertPreTokenizer"}, ["splits text by BertPreTokenizer"]),
+        (["pre_tokenizer"], None, ["splits text by nothing"]),
+        (["version"], "2.0", ["version '2.0'"]),
+    ],
+)
+def test_what_splits_text_in_other_ways_is_read_without_a_tokenizer(library, keys, value, names):
+    edit(library, "tokenizer.json", *keys, value=value)
+    tokenizer, [warning] = read(library, SIZE + 2)
+    assert tokenizer is None and warning.startswith(UNSEEN) and all(name in warning for name in names)
+
+
+def test_albert_is_refused_with_the_reason(tmp_path):
+    write(tmp_path, "spiece.model", MODEL)
+    tokenizer, [warning] = read(tmp_path, SIZE, "AlbertTokenizer")
+    assert tokenizer is None and "accents" in warning
+
+
+def test_a_damaged_model_is_one_line(files):
+    write(files, FILE, MODEL[: len(MODEL) // 2])
+    with raises(DataError, FILE):
+        read(files, SIZE + 2)
+    write(files, FILE, sentence_piece().model)  # which has the ids of fairseq already
+    with raises(DataError, FILE, "<unk>", "<s>"):
+        read(files, SIZE + 2)
+    with raises(DataError, FILE, "<unk>"):
+        read(files, SIZE + 2, "CamembertTokenizer")
+    (files / FILE).unlink()
+    with raises(DataError, "sentencepiece.bpe.model", "tokenizer.json"):
+        read(files, SIZE + 2, "XLMRobertaTokenizer")
+    write(files, "spiece.model", MODEL)
+    with raises(DataError, "spiece.model", "<pad>", "<mask>"):
+        read(files, SIZE)
+
+
+@pytest.mark.parametrize("size", [SIZE + 1, SIZE + 1003])
+def test_a_vocabulary_of_another_size_is_refused(files, library, size):
+    for path in (files, library):
+        with raises(DataError, SIZE + 2, size):
+            read(path, size)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "culprit"),
+    [
+        (["model", "unk_id"], 5000, "unk_id is 5000"),
+        (["model", "unk_id"], None, "unk_id is None"),
+        (["model", "vocab"], [["<s>", "0"]], "model.vocab"),
+        (["model", "vocab", 9], ["<s>", 0.0], "'<s>', occurs twice"),
+        (["normalizer", "precompiled_charsmap"], "AAAA", "damaged"),
+        (["normalizer", "precompiled_charsmap"], "x", "precompiled_charsmap"),
+    ],
+)
+def test_a_damaged_tokenizer_json_is_one_line(library, keys, value, culprit):
+    edit(library, "tokenizer.json", *keys, value=value)
+    with raises(DataError, "tokenizer.json", culprit):
+        read(library, SIZE + 2)
