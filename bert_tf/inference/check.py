@@ -24,10 +24,10 @@ SERVED_OPS = frozenset(
     GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If Less LessEqual LogicalAnd LogicalNot LogicalOr
     LookupTableFindV2 LookupTableImportV2 LowerBound MatMul MatchingFiles MatrixBandPart Max Maximum Mean Merge
     MergeV2Checkpoints Minimum Mul Neg NoOp NotEqual OneHot OnesLike OptionsDataset Pack Pad PadV2 ParseExampleV2
-    Placeholder PrintV2 Prod QuantizeV2 RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv
-    ReduceDataset ReduceJoin Relu Reshape RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScatterNd Select SelectV2
-    SentencepieceOp SentencepieceTokenizeOp SentencepieceTokenizeWithOffsetsOp SerializeTensor Shape ShardedFilename
-    Sigmoid Size Softmax Split Square Squeeze StatefulPartitionedCall StatelessIf StatelessWhile
+    PartitionedCall Placeholder PrintV2 Prod QuantizeV2 RaggedGather RaggedRange RaggedTensorToTensor Range
+    ReadVariableOp RealDiv ReduceDataset ReduceJoin Relu Reshape RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScatterNd
+    Select SelectV2 SentencepieceOp SentencepieceTokenizeOp SentencepieceTokenizeWithOffsetsOp SerializeTensor Shape
+    ShardedFilename Sigmoid Size Softmax Split Square Squeeze StatefulPartitionedCall StatelessIf StatelessWhile
     StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLength StringSplitV2
     StringToHashBucketFast Sub Substr Sum Switch TakeDataset Tanh TensorListConcatV2 TensorListFromTensor
     TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset
