@@ -112,7 +112,6 @@ def word_numbers(
     Returns:
         int64 [batch, None], from 0 in each text.
     """
-    continues = tf.gather(tokenizer.continues, ids.values)
     # Looks at the text, not the piece: marks that the vocabulary lacks are [UNK].
     opening = _code_points(text, starts)
     mark = is_among(opening, punctuation_codes())
@@ -121,8 +120,11 @@ def word_numbers(
     mark |= starts.values == ends.values
     first = _first_of_row(ids)
     before = tf.where(first, 0, _shifted(ends.values, 0))  # end of the previous piece
-    # A gap before a piece that continues a word is deleted text, not white space. So it may be next to a mark, too.
-    gap = ~first & (before < starts.values) & ~continues
+    gap = ~first & (before < starts.values)  # white space, or deleted text
+    if not tokenizer.keeps_spaces:
+        gap &= ~tf.gather(
+            tokenizer.continues, ids.values
+        )  # before a "##" piece it is deleted text, also next to a mark
     spaces = white_space_codes() if tokenizer.keeps_spaces else space_codes()
     first_of_chunk = first | gap & _has_space(text, starts.with_values(before), starts, gap, spaces)
     chunk = tf.cumsum(tf.cast(first_of_chunk, tf.int64)) - 1  # [pieces]

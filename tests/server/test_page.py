@@ -447,8 +447,8 @@ def test_segments_of_models_without_types_are_told_apart(page):
     page.show("heads")
     page.tab.select_option("label:has-text('Show') select", "01")
     page.tab.check("input[type=checkbox]")
-    assert "".join(page.texts(".side.left button")) == "thegood"
-    assert "".join(one.removeprefix("-") for one in page.texts(".side.right button")) == "committee"
+    for side, text in (("left", "thegood"), ("right", "committee")):
+        assert "".join(one.removeprefix("-") for one in page.texts(f".side.{side} button")) == text
 
 
 @pytest.mark.slow

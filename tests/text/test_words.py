@@ -20,6 +20,7 @@ from bert_tf.text.words import (
     word_numbers,
     word_of,
 )
+from tests.learned import KINDS, learned, lines
 from tests.model.small import PIECES
 
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz"), "北", "京", "(", "-"]
@@ -85,6 +86,50 @@ def test_words_of_real_sentences_follow_the_rule(tokenizer):
     texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:500]
     texts += ["$5, (a)b [c] -- d.e", "北(京)a", "é, ñ!", "가나다. 라", "¿qué? “x”", "a\tb\u00a0c"]
     assert words_of(tokenizer, texts) == [by_rule(text) for text in texts]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_and_spans_of_every_tokenizer_follow_the_rule(kind):
+    tokenizer, rng = learned(kind).tokenizer, random.Random(0)
+    texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:100]
+    texts += lines("data/korean/gnome_heldout.txt.gz", 100)
+    texts += [
+        "a  b",
+        " a ",
+        "\u3000가\u3000나 ",
+        "“x” …",
+        "a\tb\u00a0c",
+        "end. ",
+        "( a )",
+        "\n",
+        "",
+        "  ",
+        "½ ² ﬁ",
+        "집. \n집",
+    ]
+    letters = [*"ab.,'\"( 집가é½😀…—", "  ", " the", "\t"]
+    texts += ["".join(rng.choices(letters, k=rng.randrange(12))) for _ in range(500)]
+    ids, starts, ends = (values.to_list() for values in quotable_pieces(tokenizer, tf.constant(texts)))
+    plain = [values.to_list() for values in tokenizer.tokenize_with_offsets(texts)]
+    empty = 0
+    for text, found, pieces, *spans in zip(texts, words_of(tokenizer, texts), ids, starts, ends, *plain, strict=True):
+        assert pieces == (spans[2] if text.strip() else [])
+        inner = set()  # bytes within a piece
+        for start, end, first, last in zip(*spans[:2], *(column[: len(pieces)] for column in spans[3:]), strict=True):
+            part, whole = (text.encode()[slice(*span)].decode() for span in ((start, end), (first, last)))
+            assert start <= end and part == part.strip() == whole.strip()
+            empty += not part
+            inner.update(range(start + 1, end))
+        expected, at = [], 0
+        for word in by_rule(text):
+            at = text.index(word, at)
+            if len(text[:at].encode()) in inner:  # a piece is not split
+                expected[-1] += word
+            else:
+                expected.append(word)
+            at += len(word)
+        assert found == expected
+    assert (empty > 50) == tokenizer.keeps_spaces
 
 
 @pytest.mark.parametrize("char", ["\u200b", "\u200c", "\u00ad", "\u200e", "\x00", "\x0b"])
