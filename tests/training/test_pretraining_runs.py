@@ -185,7 +185,7 @@ def test_a_vocabulary_without_mask_is_refused(pretrain, vocab):
 
 
 def test_a_model_of_another_vocabulary_size_is_refused_with_both_sizes(pretrain):
-    with raises(ConfigError, "model.vocab_size", "30522", "vocab.txt", "45 wordpieces"):
+    with raises(ConfigError, "model.vocab_size", "30522", "vocab.txt", "45 pieces"):
         pretrain(sentences(), model=model_config(vocab_size=30522))
 
 
@@ -373,7 +373,7 @@ def test_a_masked_lm_is_finetuned_with_a_new_pooler_drawn_from_the_seed(finetune
 def test_a_checkpoint_without_a_vocabulary_is_refused(finetune, pretrained, tmp_path):
     config = json.loads((pretrained / "config.json").read_text())
     (pretrained / "config.json").write_text(json.dumps(config | {"tokenizer": {}}))
-    with raises(DataError, "WordPiece", "vocab.txt"):
+    with raises(DataError, "pretrained: no vocabulary to tokenize text with"):
         finetune()
     assert not (tmp_path / "model").exists()
 
