@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import transformers
 
 from bert_tf.checkpoints.tokenizer_files.files import real_pieces
 from bert_tf.errors import DataError
@@ -11,6 +10,8 @@ from bert_tf.text.byte_pair import BytePairTokenizer
 from tests.checkpoints.tokenizer_files.directories import TEXTS, UNSEEN, assert_same_ids, edit, read, rewritten, write
 from tests.errors import raises
 from tests.learned import TOKENIZERS
+
+transformers = pytest.importorskip("transformers", reason="needs pip install 'bert_tf[peers]'")
 
 byte_pair = TOKENIZERS["byte_bpe"]
 SIZE = byte_pair().vocab_size

@@ -4,7 +4,6 @@ import json
 
 import pytest
 import sentencepiece
-import transformers
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from bert_tf.checkpoints.tokenizer_files.files import real_pieces
@@ -22,6 +21,8 @@ from tests.checkpoints.tokenizer_files.directories import (
 )
 from tests.errors import raises
 from tests.learned import sentence_piece, sentence_piece_model
+
+transformers = pytest.importorskip("transformers", reason="needs pip install 'bert_tf[peers]'")
 
 MODEL, FILE = sentence_piece_model(), "sentencepiece.bpe.model"
 SIZE = len(ModelProto.FromString(MODEL).pieces)
