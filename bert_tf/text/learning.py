@@ -57,7 +57,7 @@ def learn_vocabulary(
     Returns:
         The pieces by id; [PAD], [UNK], [CLS], [SEP] and [MASK] are 0 to 4.
     """
-    from tokenizers import Tokenizer as Learner  # here: nothing else in this package needs it
+    from tokenizers import Tokenizer as Learner
     from tokenizers import models, pre_tokenizers, trainers
 
     _check_size(size, MIN_SIZE)
