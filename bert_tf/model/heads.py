@@ -7,13 +7,13 @@ from typing import Any, Self
 import keras
 import tensorflow as tf
 
-from bert_tf.config import FeatureConfig
+from bert_tf.config import BertConfig, FeatureConfig
 from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import BertEncoder, Frozen, FunctionalModel, encoder_inputs, token_features
-from bert_tf.model.layers import Dense, Embeddings, add_bias, initializer
+from bert_tf.model.layers import ConfiguredLayer, Dense, Embeddings, add_bias, initializer
 from bert_tf.model.normalization import LayerNorm, Shape
 from bert_tf.model.variables import BILSTM_DIRECTIONS, BILSTM_LAYERS, HEADS
 from bert_tf.types import Json
@@ -58,6 +58,33 @@ class MaskedLanguageModelHead(keras.layers.Layer):
 
     def compute_output_spec(self, sequence: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
         return keras.KerasTensor((*positions.shape, self.config.vocab_size), "float32")
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class ReplacedTokenHead(ConfiguredLayer):
+    """ELECTRA's discriminator: states [batch, length, hidden] -> logits float32 [batch, length]."""
+
+    def __init__(self, config: BertConfig, **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
+        self.transform = Dense(
+            config.hidden_size,
+            activation(config.activation),
+            kernel_initializer=initializer(config),
+            name="transform",
+            dtype=self.dtype_policy,
+        )
+        drawn = initializer(config, always=True)
+        self.logits = keras.layers.Dense(1, kernel_initializer=drawn, name="output", dtype="float32")
+
+    def build(self, states_shape: Shape) -> None:
+        self.transform.build(states_shape)
+        self.logits.build(states_shape)
+
+    def call(self, states: tf.Tensor) -> tf.Tensor:
+        return self.logits(self.transform(states))[..., 0]
+
+    def compute_output_spec(self, states: keras.KerasTensor) -> keras.KerasTensor:
+        return keras.KerasTensor(states.shape[:-1], "float32")
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -191,6 +218,17 @@ def next_sentence(encoder: BertEncoder) -> keras.Model:
     inputs = encoder_inputs()
     pooled = call_encoder(encoder, inputs, pooled=True)["pooled_output"]
     return _model(encoder, inputs, {"nsp_logits": logits_layer(encoder, 2, "next_sentence")(pooled)})
+
+
+def replaced_token_detector(encoder: BertEncoder) -> keras.Model:
+    """ELECTRA's discriminator: whether each token was replaced (Clark et al., 2020, arXiv:2003.10555, section 2).
+
+    Returns:
+        Model from the encoder's inputs to {"rtd_logits": float32 [batch, length]}, above 0 for replaced tokens.
+    """
+    inputs = encoder_inputs()
+    head = ReplacedTokenHead(encoder.config, name="detector", dtype=encoder.dtype_policy)
+    return _model(encoder, inputs, {"rtd_logits": head(call_encoder(encoder, inputs, pooled=False)["sequence_output"])})
 
 
 def classifier(encoder: BertEncoder, labels: int) -> keras.Model:
@@ -370,6 +408,7 @@ _BUILDERS: dict[str, Callable[..., keras.Model]] = {
     "pretraining": BertPretrainer,
     "masked_lm": functools.partial(BertPretrainer, next_sentence=False),
     "next_sentence": next_sentence,
+    "replaced_token_detection": replaced_token_detector,
     "classification": classifier,
     "tagging": tagger,
     "question_answering": span_head,

@@ -13,6 +13,7 @@ HEADS = {
     "pretraining": False,  # masked language model and next-sentence prediction
     "masked_lm": False,
     "next_sentence": False,
+    "replaced_token_detection": False,  # whether each token was replaced (ELECTRA)
     "classification": True,  # on the pooled output
     "tagging": True,  # on every token
     "question_answering": False,  # start and end of the answer span
@@ -23,7 +24,7 @@ HEADS = {
     "intent_and_slots": True,  # on the pooled output and on every token
 }
 # Heads that exist only in this project's own checkpoint format.
-OWN = ("cosine", "classification_bilstm", "tagging_bilstm", "intent_and_slots")
+OWN = ("replaced_token_detection", "cosine", "classification_bilstm", "tagging_bilstm", "intent_and_slots")
 # The layers of a BiLSTM, in the names of its variables.
 BILSTM_LAYERS = 2
 BILSTM_DIRECTIONS = ("forward", "backward")
@@ -101,6 +102,7 @@ def _head_shapes(
         "pretraining": masked_lm | next_sentence,
         "masked_lm": masked_lm,
         "next_sentence": next_sentence,
+        "replaced_token_detection": _dense("detector/transform", hidden, hidden) | _dense("detector/output", hidden, 1),
         "classification": _dense("classifier", hidden, outputs),
         "tagging": _dense("classifier", hidden, outputs),
         "question_answering": _dense("span", hidden, 2),

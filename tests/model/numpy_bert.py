@@ -147,6 +147,8 @@ def tensors_of(model, hidden):
             ("masked_lm/", "cls/predictions/"),
             ("next_sentence/", "cls/seq_relationship/"),
             ("span/", "qa_outputs/"),
+            ("detector/transform/", "discriminator_predictions/dense/"),
+            ("detector/output/", "discriminator_predictions/dense_prediction/"),
         ):
             path = path.replace(old, new)
         parts = path.split("/")

@@ -10,7 +10,7 @@ from bert_tf import BertEncoder
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.heads import build
 from bert_tf.model.variables import HEADS, ON_POOLED, OWN
-from tests.model.numpy_bert import encode, linear, masked_lm_logits, tensors_of
+from tests.model.numpy_bert import ACTIVATIONS, encode, linear, masked_lm_logits, tensors_of
 from tests.model.small import inputs_for, multiplies_bfloat16, randomize, small_config
 
 LABELS = 3
@@ -20,14 +20,14 @@ CONFIGS = {
     "no types, no pooler": {"type_vocab_size": 0, "pooler": False, "norm": "pre"},
 }
 # Heads that do not need the pooler.
-ON_TOKENS = tuple({"masked_lm", "tagging", "question_answering", *OWN} - {*ON_POOLED})
+ON_TOKENS = tuple({"masked_lm", "replaced_token_detection", "tagging", "question_answering", *OWN} - {*ON_POOLED})
 A_TOKEN = ("tagging", "question_answering", "tagging_bilstm")  # heads with logits for each token
 CASES = [(case, head) for case in CONFIGS for head in HEADS if CONFIGS[case].get("pooler", True) or head in ON_TOKENS]
 
 
 def _of_tokens(head, output):
     """Whether an output has logits for each token."""
-    return head in A_TOKEN or output == "slot_logits"
+    return head in A_TOKEN or output in ("slot_logits", "rtd_logits")
 
 
 def make(head, *, dtype=None, scale=0.3, **config):
@@ -50,6 +50,10 @@ def numpy_logits(head, model, config, inputs):
         return logits | (numpy_following(tensors, pooled) if head == "pretraining" else {})
     if head == "next_sentence":
         return numpy_following(tensors, pooled)
+    if head == "replaced_token_detection":
+        hidden = linear(tensors, sequence, "discriminator_predictions.dense")
+        logits = linear(tensors, ACTIVATIONS[config.activation](hidden), "discriminator_predictions.dense_prediction")
+        return {"rtd_logits": logits[..., 0]}
     if head == "question_answering":
         logits = linear(tensors, sequence, "qa_outputs")
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
