@@ -18,6 +18,7 @@ from bert_tf.errors import DataError
 from bert_tf.files import text_path
 from bert_tf.text.base import RE2_WHITE_SPACE, Specials, SubwordTokenizer, special_names
 from bert_tf.text.encoding import decode
+from bert_tf.text.sentence_piece import unchanging_charsmap
 from bert_tf.text.tf_text import SentencePiece
 from bert_tf.types import StrPath
 
@@ -252,6 +253,7 @@ def _model(
     proto = sentencepiece_model_pb2.ModelProto()
     proto.trainer_spec.model_type = proto.trainer_spec.BPE
     proto.normalizer_spec.name = "identity"
+    proto.normalizer_spec.precompiled_charsmap = unchanging_charsmap()
     for setting in ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces"):
         setattr(proto.normalizer_spec, setting, False)
     texts = []

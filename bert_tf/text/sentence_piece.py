@@ -2,15 +2,18 @@
 
 import functools
 import re
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import DataError
 from bert_tf.files import text_path
 from bert_tf.text.base import ROBERTA, SubwordTokenizer, special_names
 from bert_tf.text.tf_text import SentencePiece
+from bert_tf.text.trie import build_trie
 from bert_tf.types import StrPath
 
 if TYPE_CHECKING:
@@ -59,6 +62,18 @@ def parse_model(model: bytes, source: str) -> "ModelProto":
             raise DataError(f"{source}: piece {number}, {piece.piece!r}, occurs twice")
         seen.add(piece.piece)
     return proto
+
+
+@functools.cache
+def unchanging_charsmap() -> bytes:
+    """A `precompiled_charsmap` that changes no text.
+
+    Without one, SentencePiece's C++ prints a line wherever the model is loaded, in TF Serving, too. Newer versions
+    refuse an empty trie, so this one replaces a single character by itself.
+    """
+    units = build_trie({_SPACE.encode(): 0})
+    units = np.pad(units, (0, -len(units) % 256)).astype("<u4")  # in whole blocks, as darts-clone makes them
+    return struct.pack("<I", units.nbytes) + units.tobytes() + f"{_SPACE}\0".encode()
 
 
 def with_ids(model: bytes, pieces: Sequence[str], source: str = "the model") -> bytes:
@@ -128,9 +143,9 @@ class SentencePieceTokenizer(SubwordTokenizer):
         if not isinstance(model, bytes):
             source = text_path(model)
             model = read_model(source)
-        self.model, pieces, texts, self._adds_space = _prepared(model, source)
+        self.model, of_op, pieces, texts, self._adds_space = _prepared(model, source)
         super().__init__(pieces, special_names(pieces, source), texts)
-        self._op = SentencePiece(self.model)
+        self._op = SentencePiece(of_op)
 
     def get_config(self) -> dict[str, bool]:
         return {}
@@ -153,9 +168,9 @@ class SentencePieceTokenizer(SubwordTokenizer):
 
 
 @functools.lru_cache(maxsize=4)
-def _prepared(model: bytes, source: str) -> tuple[bytes, list[str], list[bytes], bool]:
-    """The model with special tokens that no text has; its pieces, what each stands for, and whether a text gets a space
-    before it.
+def _prepared(model: bytes, source: str) -> tuple[bytes, bytes, list[str], list[bytes], bool]:
+    """The model with special tokens that no text has, and as the op gets it; its pieces, what each stands for, and
+    whether a text gets a space before it.
     """
     import sentencepiece
 
@@ -172,10 +187,13 @@ def _prepared(model: bytes, source: str) -> tuple[bytes, list[str], list[bytes],
     for piece in proto.pieces:
         byte = BYTE.fullmatch(piece.piece) if piece.type == kinds.BYTE else None
         texts.append(bytes([int(byte[1], 16)]) if byte else piece.piece.replace(_SPACE, " ").encode())
-    changed = proto.SerializeToString()
+    changed = of_op = proto.SerializeToString()
+    if not proto.normalizer_spec.precompiled_charsmap:
+        proto.normalizer_spec.precompiled_charsmap = unchanging_charsmap()
+        of_op = proto.SerializeToString()
     try:
-        sentencepiece.SentencePieceProcessor(model_proto=changed)
+        sentencepiece.SentencePieceProcessor(model_proto=of_op)
     except RuntimeError as error:
         message = str(error).replace("\n", " ")
         raise DataError(f"{source}: a damaged SentencePiece model ({message}); get the .model file again") from None
-    return changed, pieces, texts, proto.normalizer_spec.add_dummy_prefix
+    return changed, of_op, pieces, texts, proto.normalizer_spec.add_dummy_prefix

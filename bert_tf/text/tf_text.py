@@ -14,8 +14,6 @@ from tensorflow_text.python.ops.fast_bert_normalizer import gen_fast_bert_normal
 from tensorflow_text.python.ops.fast_wordpiece_tokenizer import gen_fast_wordpiece_tokenizer as _wordpiece
 from tensorflow_text.python.ops.sentencepiece_tokenizer import gen_sentencepiece_tokenizer as _sentencepiece
 
-from bert_tf.quiet import standard_error_closed
-
 
 def wordpiece_model(pieces: Sequence[str], max_bytes: int, unknown: str) -> bytes:
     """Builds the model of `wordpiece`.
@@ -71,7 +69,7 @@ class SentencePiece:
     def __init__(self, model: bytes) -> None:
         self._model = model
         self._name = f"sentencepiece_{hashlib.sha256(model).hexdigest()}"
-        with tf.init_scope(), standard_error_closed():  # a line about models without a table of normalization
+        with tf.init_scope():
             self._eager = self._resource()
 
     def _resource(self) -> tf.Tensor:

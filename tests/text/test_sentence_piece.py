@@ -15,6 +15,7 @@ from bert_tf.bundled import bundled
 from bert_tf.errors import DataError
 from bert_tf.text.sentence_piece import SentencePieceTokenizer, with_fairseq_ids
 from tests.errors import raises
+from tests.learned import sentence_piece, sentence_piece_model
 
 CHARACTERS = [
     *" \t\n\x85\xa0\u3000",
@@ -150,6 +151,17 @@ def test_parts_of_a_character_are_detokenized_as_replacements(tokenizer):
     assert tokenizer.detokenize(tf.constant([ids[:2]])).numpy()[0].decode()
     again = pickle.loads(pickle.dumps(tokenizer))
     assert again.tokenize("a text").to_list() == tokenizer.tokenize("a text").to_list()
+
+
+def test_a_model_without_normalization_is_quiet_and_keeps_texts(texts, capfd):
+    settings = {"normalization_rule_name": "identity"}
+    reference = sentencepiece.SentencePieceProcessor(model_proto=with_fairseq_ids(sentence_piece_model(**settings)))
+    capfd.readouterr()
+    tokenizer = sentence_piece(**settings)
+    found = tokenizer.tokenize(texts)
+    assert capfd.readouterr().err == ""
+    assert found.to_list() == reference.encode(texts)
+    assert not sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model).normalizer_spec.precompiled_charsmap
 
 
 def test_a_path_is_read_and_other_models_are_refused(model, tokenizer, tmp_path):
