@@ -26,11 +26,16 @@ class BertConfig:
 
     Attributes:
         vocab_size: rows of the word embedding.
+        embedding_size: columns of the word, position and type embeddings and of their LayerNorm, whose output a dense
+            layer then projects to hidden_size (ALBERT, even where both sizes are equal; small ELECTRA models); 0 for
+            hidden_size without a projection (BERT).
         num_layers, hidden_size, num_heads, intermediate_size: L, H, A and the feed-forward size of the paper.
+        shared_layers: whether all layers have the same weights, those of a single block (ALBERT).
         max_position_embeddings: longest input in tokens.
         position_offset: row of the position embedding that the first token uses: 0 in BERT, 2 in RoBERTa.
         type_vocab_size: number of segment types; 0 for none. With 1, every token has that type.
         pooler: whether there is a pooled output; checkpoints of masked language models, taggers and the like lack it.
+        pooler_activation: "tanh" (BERT, RoBERTa, ALBERT), "relu" (DistilBERT) or "erf_gelu" (ELECTRA).
         dropout: rate for embeddings, sublayer outputs and the classifier's input.
         attention_dropout: rate for attention probabilities.
         activation: "tanh_gelu" (google-research/bert), "erf_gelu" (most Hugging Face checkpoints) or "relu".
@@ -66,6 +71,9 @@ class BertConfig:
     norm: str = setting("post", choices=("post", "pre"))
     layer_norm_epsilon: float = setting(1e-12, at_least=1e-30, at_most=1)  # still above 0 in float32
     initializer_range: float = setting(0.02, above=0, at_most=100)
+    embedding_size: int = setting(0, at_least=0, at_most=100_000)
+    shared_layers: bool = False
+    pooler_activation: str = setting("tanh", choices=("tanh", "relu", "erf_gelu"))
 
     @classmethod
     def from_name(cls, name: str, **overrides: Any) -> Self:
@@ -86,14 +94,24 @@ class BertConfig:
         }
         return from_dict(cls, shape | overrides)
 
+    @property
+    def embedding_width(self) -> int:
+        """Columns of the embeddings, and the size of the states that predict masked words by the word embedding."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of layers with weights of their own."""
+        return 1 if self.shared_layers else self.num_layers
+
     def check(self) -> Self:
         """Raises ConfigError for invalid values and combinations."""
         check_fields(self, "model")
         if self.hidden_size % self.num_heads:
             raise ConfigError(f"model.hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
         rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
-        layer = 4 * self.hidden_size + 2 * self.intermediate_size
-        weights = (rows + self.num_layers * layer) * self.hidden_size
+        block = 4 * self.hidden_size + 2 * self.intermediate_size
+        weights = rows * self.embedding_width + (self.embedding_size + self.num_blocks * block) * self.hidden_size
         if weights > _MOST_WEIGHTS:
             raise ConfigError(
                 f"the model has {weights:,} weights; expected up to {_MOST_WEIGHTS:,}: check model.hidden_size "

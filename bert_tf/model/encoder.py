@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn, Self
@@ -35,6 +36,7 @@ from bert_tf.model.positions import (
 )
 from bert_tf.types import Json, Tensors
 
+_POOLER_ACTIVATIONS = {"tanh": "tanh", "relu": "relu", "erf_gelu": "gelu"}  # in Keras' names
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
 FIRST_TOKENS = "first_token_positions"  # input name: where each sequence of a packed row starts
 
@@ -95,7 +97,7 @@ def _attention_probabilities(encoder: "BertEncoder", features: Tensors) -> tf.Te
     outputs = encoder(features, training=False)
     inputs = [outputs["embedding_output"], *outputs["encoder_outputs"][:-1]]  # of each layer
     bias = encoder.get_layer("attention_bias")(features["input_mask"])
-    blocks = zip(encoder.blocks(), inputs, strict=True)
+    blocks = zip(itertools.cycle(encoder.blocks()), inputs, strict=False)
     return tf.stack([block.attention_probabilities(x, bias) for block, x in blocks], 1)
 
 
@@ -139,10 +141,10 @@ class BertEncoder(FunctionalModel):
     Called on a dict of int32 [batch, length] tensors (`input_word_ids`, `input_mask`, `input_type_ids`), it returns
 
     - `sequence_output` [batch, length, hidden]: the last layer;
-    - `pooled_output` [batch, hidden]: tanh of a dense layer on the first position, if config.pooler; with causal
-      attention, on the last token;
+    - `pooled_output` [batch, hidden]: a dense layer and its activation (tanh in BERT) on the first position, if
+      config.pooler; with causal attention, on the last token;
     - `encoder_outputs`: list of num_layers tensors [batch, length, hidden];
-    - `embedding_output` [batch, length, hidden]: the input of the first layer.
+    - `embedding_output` [batch, length, hidden]: the input of the first layer, so after the projection if there is one.
 
     A packed encoder has the same weights and reads rows of several sequences, for training. Its
     `input_mask` contains the number of each token's sequence in the row, from 1 (0 at padding). Tokens attend within
@@ -203,8 +205,9 @@ class BertEncoder(FunctionalModel):
         x = WithoutPadding(name="without_padding", autocast=False)(x)
         with_padding = WithPadding(name="with_padding", autocast=False)
         layer_outputs = []
-        for index in range(config.num_layers):
-            x = TransformerBlock(config, name=f"layer_{index}", dtype=policy)(x, bias)
+        blocks = [TransformerBlock(config, name=f"layer_{index}", dtype=policy) for index in range(config.num_blocks)]
+        for block in blocks * (config.num_layers // config.num_blocks):
+            x = block(x, bias)
             layer_outputs.append(with_padding(x, embedded_tokens))
         if config.norm == "pre":
             x = LayerNorm(config.layer_norm_epsilon, name="final_norm", dtype=policy)(x)
@@ -215,7 +218,11 @@ class BertEncoder(FunctionalModel):
         if config.pooler:
             drawn = initializer(config, always=True)  # many checkpoints lack it
             pooler = keras.layers.Dense(
-                config.hidden_size, "tanh", kernel_initializer=drawn, name="pooler", dtype=policy
+                config.hidden_size,
+                _POOLER_ACTIVATIONS[config.pooler_activation],
+                kernel_initializer=drawn,
+                name="pooler",
+                dtype=policy,
             )
             # No subclass that refuses quantization: .keras files name weights by the classes of their layers.
             pooler.quantize = functools.partial(Dense.quantize, pooler)
@@ -246,7 +253,7 @@ class BertEncoder(FunctionalModel):
         return not self.packed and self.config.attention == "bidirectional"
 
     def blocks(self) -> list[TransformerBlock]:
-        """The transformer layers, first to last."""
+        """The transformer layers, first to last; only one if all layers share it."""
         return [layer for layer in self.layers if isinstance(layer, TransformerBlock)]
 
     def export(self, filepath: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:

@@ -35,7 +35,7 @@ class MaskedLanguageModelHead(keras.layers.Layer):
         self.config = config
         self.embeddings = embeddings
         self.transform = Dense(
-            config.hidden_size,
+            config.embedding_width,
             activation(config.activation),
             kernel_initializer=initializer(config),
             name="transform",
@@ -45,14 +45,14 @@ class MaskedLanguageModelHead(keras.layers.Layer):
 
     def build(self, sequence_shape: Shape, positions_shape: Shape | None = None) -> None:
         self.transform.build(sequence_shape)
-        self.norm.build(sequence_shape)
+        self.norm.build((*sequence_shape[:-1], self.config.embedding_width))
         self.bias = self.add_weight(shape=(self.config.vocab_size,), initializer="zeros", name="bias", autocast=False)
 
     def call(self, sequence: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         x = tf.gather(sequence, positions, batch_dims=1)  # [batch, predictions, hidden]
-        x = self.norm(self.transform(x))
+        x = self.norm(self.transform(x))  # [batch, predictions, width of the embeddings]
         table = tf.cast(self.embeddings.word_embeddings, x.dtype)
-        flat = tf.reshape(x, [-1, self.config.hidden_size])  # one matmul, not one per sequence
+        flat = tf.reshape(x, [-1, self.config.embedding_width])  # one matmul, not one per sequence
         logits = add_bias(tf.matmul(flat, table, transpose_b=True), tf.cast(self.bias, tf.float32))
         return tf.reshape(logits, tf.concat([tf.shape(positions), [self.config.vocab_size]], 0))
 

@@ -152,6 +152,8 @@ def read_config(values: Json) -> BertConfig:
 class Embeddings(ConfiguredLayer):
     """Sum of word, position and segment embeddings, LayerNorm, dropout (paper, figure 2).
 
+    With `embedding_size`, then a projection to the hidden size (Lan et al., 2019, arXiv:1909.11942, section 3.1).
+
     Attributes:
         converted: looks words up in a converted table; None for the layer's own.
     """
@@ -162,6 +164,13 @@ class Embeddings(ConfiguredLayer):
         super().__init__(config, **kwargs)
         self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
         self.dropout = Dropout(config.dropout, dtype=self.dtype_policy)
+        if config.embedding_size:
+            self.projection = Dense(
+                config.hidden_size,
+                kernel_initializer=initializer(config),
+                name="projection",
+                dtype=self.dtype_policy,
+            )
 
     def build(
         self, ids_shape: Shape, type_ids_shape: Shape | None = None, positions_shape: Shape | None = None
@@ -170,14 +179,16 @@ class Embeddings(ConfiguredLayer):
 
         def table(rows: int, name: str) -> keras.Variable:
             # autocast=False: casting the rows that are looked up is much cheaper than casting the whole table.
-            shape = (rows, config.hidden_size)
+            shape = (rows, config.embedding_width)
             return self.add_weight(shape=shape, initializer=initializer(config), name=name, autocast=False)
 
         self.word_embeddings = table(config.vocab_size, "word_embeddings")
         self.position_embeddings = table(config.position_offset + config.max_position_embeddings, "position_embeddings")
         if config.type_vocab_size:
             self.type_embeddings = table(config.type_vocab_size, "type_embeddings")
-        self.norm.build((None, None, config.hidden_size))
+        self.norm.build((None, None, config.embedding_width))
+        if config.embedding_size:
+            self.projection.build((None, None, config.embedding_size))
 
     def call(
         self, ids: tf.Tensor, type_ids: tf.Tensor, positions: tf.Tensor | None = None, training: bool = False
@@ -188,11 +199,12 @@ class Embeddings(ConfiguredLayer):
             positions = self.position_embeddings[offset : offset + tf.shape(ids)[1]]
         else:
             positions = tf.gather(self.position_embeddings, offset + positions)
-        x = self.lookup(ids) + self._type_vectors(type_ids) + positions  # [batch, length, hidden]
-        return self.dropout(self.norm(x), training=training)
+        x = self.lookup(ids) + self._type_vectors(type_ids) + positions  # [batch, length, width]
+        x = self.dropout(self.norm(x), training=training)
+        return self.projection(x) if self.config.embedding_size else x  # [batch, length, hidden]
 
     def lookup(self, ids: tf.Tensor) -> tf.Tensor:
-        """Word embeddings of ids [batch, length]: [batch, length, hidden]."""
+        """Word embeddings of ids [batch, length]: [batch, length, width]."""
         return tf.gather(self.word_embeddings, ids) if self.converted is None else self.converted(ids)
 
     def _type_vectors(self, type_ids: tf.Tensor) -> tf.Tensor | float:

@@ -53,15 +53,17 @@ def variable_shapes(
 
 
 def _encoder_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden, inner, width = config.hidden_size, config.intermediate_size, config.embedding_width
     shapes: dict[str, tuple[int, ...]] = {
-        "embeddings/word_embeddings": (config.vocab_size, hidden),
-        "embeddings/position_embeddings": (config.position_offset + config.max_position_embeddings, hidden),
+        "embeddings/word_embeddings": (config.vocab_size, width),
+        "embeddings/position_embeddings": (config.position_offset + config.max_position_embeddings, width),
     }
     if config.type_vocab_size:
-        shapes["embeddings/type_embeddings"] = (config.type_vocab_size, hidden)
-    shapes |= _norm("embeddings/norm", hidden)
-    for index in range(config.num_layers):
+        shapes["embeddings/type_embeddings"] = (config.type_vocab_size, width)
+    shapes |= _norm("embeddings/norm", width)
+    if config.embedding_size:
+        shapes |= _dense("embeddings/projection", width, hidden)
+    for index in range(config.num_blocks):
         layer = f"layer_{index}"
         shapes |= _dense(f"{layer}/attention/qkv", hidden, 3 * hidden)
         shapes |= _dense(f"{layer}/attention/output", hidden, hidden)
@@ -82,8 +84,8 @@ def _head_shapes(
         return _dense("intent", hidden, labels[0]) | _dense("slots", hidden, labels[1])
     outputs: Any = labels  # None only where `head` has no labels, and its shapes do not depend on them
     masked_lm = {
-        **_dense("masked_lm/transform", hidden, hidden),
-        **_norm("masked_lm/norm", hidden),
+        **_dense("masked_lm/transform", hidden, config.embedding_width),
+        **_norm("masked_lm/norm", config.embedding_width),
         "masked_lm/bias": (config.vocab_size,),
     }
     next_sentence = _dense("next_sentence", hidden, 2)

@@ -10,17 +10,22 @@ ACTIVATIONS = {
     "tanh_gelu": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "erf_gelu": lambda x: 0.5 * x * (1 + erf(x / np.sqrt(2))),
     "relu": lambda x: np.maximum(x, 0),
+    "tanh": np.tanh,
 }
 
 
-def encode(tensors, features, *, layers, heads, activation, norm="post", epsilon=1e-12, position_offset=0):
+def encode(
+    tensors, features, *, layers, heads, activation, norm="post", epsilon=1e-12, position_offset=0, pooler=np.tanh
+):
     """The three outputs of an encoder.
 
     Args:
-        tensors: dict Hugging Face name -> array, without the "bert." prefix; token types and pooler may be absent.
+        tensors: dict Hugging Face name -> array, without the "bert." prefix; token types and pooler may be absent. If
+            there is only one layer, it is repeated. "embeddings.projection" follows the embeddings if it is present.
         features: dict of int [batch, length]: input_word_ids, input_mask, input_type_ids. The types are ignored
             if there is only one.
         position_offset: position of the first token; 2 in RoBERTa, after its padding's.
+        pooler: its activation, a function.
 
     Returns:
         sequence [batch, length, hidden], pooled [batch, hidden] or None, list of each layer's output.
@@ -53,9 +58,12 @@ def encode(tensors, features, *, layers, heads, activation, norm="post", epsilon
         table = net["embeddings.token_type_embeddings.weight"]
         x = x + (table[0] if len(table) == 1 else table[types])
     x = layer_norm(x, "embeddings.LayerNorm")
+    if "embeddings.projection.weight" in net:
+        x = dense(x, "embeddings.projection")
     outputs = []
+    shared = not any(name.startswith("encoder.layer.1.") for name in net)
     for index in range(layers):
-        name = f"encoder.layer.{index}"
+        name = f"encoder.layer.{0 if shared else index}"
         first, second = f"{name}.attention.output.LayerNorm", f"{name}.output.LayerNorm"
         if norm == "post":
             x = layer_norm(x + attention(x, f"{name}.attention"), first)
@@ -66,7 +74,7 @@ def encode(tensors, features, *, layers, heads, activation, norm="post", epsilon
         outputs.append(x)
     if norm == "pre":
         x = layer_norm(x, "final_norm")
-    pooled = np.tanh(dense(x[:, 0], "pooler.dense")) if "pooler.dense.weight" in net else None
+    pooled = pooler(dense(x[:, 0], "pooler.dense")) if "pooler.dense.weight" in net else None
     return x, pooled, outputs
 
 

@@ -24,6 +24,16 @@ def small_config(**overrides):
     return BertConfig(**({"vocab_size": len(PIECES), "max_position_embeddings": 24} | shape | overrides))
 
 
+# The architectures of the family in small.
+FAMILY = {
+    "albert": {
+        "embedding_size": 16, "shared_layers": True, "num_layers": 3, "dropout": 0.0, "attention_dropout": 0.0,
+    },
+    "electra": {"embedding_size": 16, "activation": "erf_gelu", "pooler_activation": "erf_gelu"},
+    "distilbert": {"activation": "erf_gelu", "type_vocab_size": 0, "pooler_activation": "relu"},
+}  # fmt: skip
+
+
 def seeded(seed, **fields):
     """A context in which models compute as in a training step with this dropout seed; `fields` of the `Mode`."""
     return computing(Mode(seeds=Seeds(seed), **fields))

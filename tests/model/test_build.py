@@ -15,6 +15,8 @@ CONFIGS = {
     "no types": {"type_vocab_size": 0},
     "positions from 2, 3 types": {"position_offset": 2, "type_vocab_size": 3},
     "pre-norm, 3 layers": {"norm": "pre", "num_layers": 3, "intermediate_size": 48},
+    "projected embeddings": {"embedding_size": 16},
+    "shared layers": {"embedding_size": 32, "shared_layers": True, "num_layers": 3},  # projected, as in ALBERT
 }
 NEED_A_POOLER = {"pretraining", "next_sentence", "classification", "multiple_choice", "intent_and_slots"}
 

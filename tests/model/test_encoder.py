@@ -9,8 +9,9 @@ from bert_tf import BertConfig, BertEncoder, BertPretrainer
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.model.heads import classifier
 from tests.errors import raises
-from tests.model.numpy_bert import encode, pretraining_logits, tensors_of
+from tests.model.numpy_bert import ACTIVATIONS, encode, pretraining_logits, tensors_of
 from tests.model.small import (
+    FAMILY,
     MIXED_BFLOAT16,
     MIXED_FLOAT16,
     PIECES,
@@ -82,16 +83,15 @@ def test_without_a_pooler_there_is_no_pooled_output(tmp_path, encoder):
         tf.nest.map_structure(np.testing.assert_array_equal, model(features()), want)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("activation", ["tanh_gelu", "erf_gelu", "relu"])
-def test_encoder_and_pretrainer_equal_a_numpy_bert(norm, activation):
-    config = small_config(norm=norm, activation=activation, num_layers=3)
+def assert_equals_a_numpy_bert(config):
     model = randomize(BertPretrainer(BertEncoder(config)), seed=3)
     inputs = features()
     positions = np.array([[3, 23, 3], [0, 6, 2], [0, 0, 0], [12, 1, 0]], np.int32)
     tensors = tensors_of(model, config.hidden_size)
-    sequence, pooled, layers = encode(tensors, inputs, layers=3, heads=4, activation=activation, norm=norm)
-    masked, following = pretraining_logits(tensors, sequence, pooled, positions, activation=activation)
+    pooler = ACTIVATIONS[config.pooler_activation]
+    same = {name: getattr(config, name) for name in ("activation", "norm")}
+    sequence, pooled, layers = encode(tensors, inputs, layers=config.num_layers, heads=4, pooler=pooler, **same)
+    masked, following = pretraining_logits(tensors, sequence, pooled, positions, activation=config.activation)
 
     tokens = inputs["input_mask"] == 1  # outputs at padding are meaningless
     got = model.encoder(inputs)
@@ -102,6 +102,17 @@ def test_encoder_and_pretrainer_equal_a_numpy_bert(norm, activation):
     logits = model(inputs | {"masked_lm_positions": positions})
     np.testing.assert_allclose(logits["mlm_logits"], masked, atol=1e-5)
     np.testing.assert_allclose(logits["nsp_logits"], following, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("activation", ["tanh_gelu", "erf_gelu", "relu"])
+def test_encoder_and_pretrainer_equal_a_numpy_bert(norm, activation):
+    assert_equals_a_numpy_bert(small_config(norm=norm, activation=activation, num_layers=3))
+
+
+@pytest.mark.parametrize("member", FAMILY)
+def test_members_of_the_family_equal_a_numpy_bert(member):
+    assert_equals_a_numpy_bert(small_config(**FAMILY[member]))
 
 
 def test_new_weights_are_truncated_normal_with_zero_biases_and_unit_scales():
