@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -11,11 +10,12 @@ import numpy as np
 from bert_tf.checkpoints import directory, tokenizer_files
 from bert_tf.checkpoints.formats import huggingface_config as configs
 from bert_tf.checkpoints.formats import sentence_modules
+from bert_tf.checkpoints.formats.huggingface_families import Family
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_pickled
 from bert_tf.checkpoints.tensor_files.safetensors import open_sharded, open_tensors, write_tensors
-from bert_tf.checkpoints.weight_map import PYTORCH, WeightMap, expand, first_names, names_of, read_mapped, write_mapped
+from bert_tf.checkpoints.weight_map import first_names, names_of, read_mapped, write_mapped
 from bert_tf.config import BertConfig
 from bert_tf.config.embeddings import VECTORS
 from bert_tf.errors import DataError
@@ -26,38 +26,8 @@ from bert_tf.types import Json
 
 FORMAT = "huggingface"
 
-# An unknown tensor here would change what the encoder computes; all others belong to heads.
-_ENCODER = re.compile(r"(embeddings|encoder)\.")
 # Buffers 0, 1, 2, ... and 0, 0, 0, ... that older releases saved; they are constants.
 _BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}
-_WORDS = "embeddings.word_embeddings.weight"
-_NAMES = {
-    "embeddings/word_embeddings": _WORDS,
-    "embeddings/position_embeddings": "embeddings.position_embeddings.weight",
-    "embeddings/type_embeddings": "embeddings.token_type_embeddings.weight",
-    "embeddings/norm": "embeddings.LayerNorm",
-    "pooler": "pooler.dense",
-    "next_sentence": "cls.seq_relationship",
-    "classifier": "classifier",
-    "span": "qa_outputs",
-    "masked_lm/transform": "cls.predictions.transform.dense",
-    "masked_lm/norm": "cls.predictions.transform.LayerNorm",
-    "masked_lm/bias": "cls.predictions.bias",
-    "layer_*/attention/qkv": "encoder.layer.*.attention.self.{query,key,value}",
-    "layer_*/attention/output": "encoder.layer.*.attention.output.dense",
-    "layer_*/attention_norm": "encoder.layer.*.attention.output.LayerNorm",
-    "layer_*/intermediate": "encoder.layer.*.intermediate.dense",
-    "layer_*/output": "encoder.layer.*.output.dense",
-    "layer_*/output_norm": "encoder.layer.*.output.LayerNorm",
-}
-_ROBERTA_NAMES = {
-    "masked_lm/transform": "lm_head.dense",
-    "masked_lm/norm": "lm_head.layer_norm",
-    "masked_lm/bias": "lm_head.bias",
-}
-# Classes that Transformers takes if none is named, where not the files decide.
-_TOKENIZERS = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
-_TWO_LAYERS = {"pooler": "classifier.dense", "classifier": "classifier.out_proj"}
 
 
 def recognises(path: str) -> bool:
@@ -82,15 +52,15 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     root, path = path, sentence_modules.encoder_folder(path)
     file = os.path.join(path, "config.json")
     settings: Json = {**read_json(file, configs.Settings)}
-    config = configs.read_config(settings, file)
-    roberta, tokenizer_config = configs.is_roberta(settings["model_type"]), tokenizer_files.read_config(path)
+    family, config = configs.family_of(settings, file), configs.read_config(settings, file)
+    tokenizer_config = tokenizer_files.read_config(path)
     tokenizer, warnings = tokenizer_files.read_tokenizer(
         path,
         tokenizer_config,
         config.vocab_size,
-        default_class=settings.get("tokenizer_class") or _TOKENIZERS.get(settings["model_type"]),
+        default_class=settings.get("tokenizer_class") or family.tokenizer,
         # RoBERTa models without vocabulary have been written here; for BERT, the file was forgotten.
-        required=not roberta and not configs.lacks_tokenizer(settings),
+        required=not family.counts_padding and not configs.lacks_tokenizer(settings),
     )
     if sentence_modules.lower_cases(root) and tokenizer:
         if not isinstance(tokenizer, Tokenizer):
@@ -102,11 +72,11 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     limit, positions = tokenizer_config.get("model_max_length"), config.max_position_embeddings
     max_length = limit if type(limit) is int and 0 < limit < positions else positions
     weights, tensors = _open(path, allow_pickle)
-    store = _plain(tensors, "roberta." if roberta else "bert.", weights)
+    store = _plain(tensors, family.prefix, weights)
 
-    head, foreign, guess = configs.read_head(settings, store, warnings)
+    head, foreign, guess = configs.read_head(settings, family, store, warnings)
     try:
-        model = _read_model(settings, file, config, head, store, weights, max_length)
+        model = _read_model(settings, family, file, config, head, store, weights, max_length)
         if foreign and head and HEADS[head] and model.unused_tensors:
             raise DataError(f"what its classifier reads is not known, as it also has {', '.join(model.unused_tensors)}")
         found = f"its tensors are those of the head {head}" if head else "only the encoder is read"
@@ -114,7 +84,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         if not guess:
             raise
         found = f"only the encoder is read: {error}"
-        head, model = None, _read_model(settings, file, config, None, store, weights, max_length)
+        head, model = None, _read_model(settings, family, file, config, None, store, weights, max_length)
     if guess:
         warnings.append(f"head: {guess}; {found}")
     try:
@@ -144,6 +114,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
 
 def _read_model(
     settings: Json,
+    family: Family,
     file: str,
     config: BertConfig,
     head: str | None,
@@ -155,31 +126,33 @@ def _read_model(
 
     Args:
         settings: content of config.json.
-        file: its path, for errors.
+        family: of the model.
+        file: path of config.json, for errors.
         config: of the encoder; whether it has a pooler is read from the tensors.
         head: a key of HEADS, or None.
         tensors: by name, without the encoder's prefix.
         weights: path of their file, for errors.
         max_length: of the task.
     """
-    roberta, store, labels, warnings = configs.is_roberta(settings["model_type"]), dict(tensors), None, list[str]()
-    copies = _copies(head, roberta)
+    store, labels, warnings, copies = dict(tensors), None, list[str](), family.copies(head)
     for copy, original in copies.items():
         if copy in store and original not in store:
             store[original] = store.pop(copy)
-    if roberta and head == "classification":
+    if "pooler" in family.heads[head].names:
         warnings.append("pooler: the first of the classifier's two layers, which has the same shape and position")
-    pooler = head in ON_POOLED or any(name.startswith("pooler.dense.") for name in store)
+    pooler = head in ON_POOLED or any(name.startswith(f"{family.names['pooler']}.") for name in store)
     config = dataclasses.replace(config, pooler=pooler)
-    table = weight_map(config, head, roberta)
+    table = family.weight_map(config, head)
     if head and HEADS[head]:
         bias = store.get(table["classifier/bias"].names[0])
         labels = configs.read_labels(settings, file, bias.size if bias else None, warnings)
     shapes = variable_shapes(config, head, len(labels) if labels else None)
     found = read_mapped(table, shapes, store, weights)
     unused = sorted(store.keys() - names_of(table, shapes) - _BUFFERS - copies.keys())
-    prefix = store[_WORDS].source.removesuffix(_WORDS)  # a class may have another part called encoder
-    unknown = [store[name].source for name in unused if _ENCODER.match(name)]
+    words = family.names["embeddings/word_embeddings"]
+    prefix = store[words].source.removesuffix(words)  # a class may have another part called encoder
+    # An unknown tensor of the encoder would change what it computes; all others belong to heads.
+    unknown = [store[name].source for name in unused if name.partition(".")[0] in family.parts]
     unknown = [source for source in unknown if source.startswith(prefix)]
     if unknown:
         raise DataError(f"{weights} does not hold the model that config.json describes: unknown {first_names(unknown)}")
@@ -201,11 +174,10 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     Returns:
         The names in the file of each variable, by path, joined by " + ".
     """
-    model_type = configs.model_type_for(checkpoint)
-    roberta, config, head = configs.is_roberta(model_type), checkpoint.config, checkpoint.head
+    family, config, head = configs.family_for(checkpoint), checkpoint.config, checkpoint.head
     names = sentence_modules.write(path, checkpoint)
     tensors = {name: one for name, one in checkpoint.tensors.items() if not name.startswith(VECTORS)}
-    table = weight_map(config, head, roberta)
+    table = family.weight_map(config, head, family.prefix if head else "")
     if head and head not in ON_POOLED:
         poolers = [name for name in tensors if name.startswith("pooler/")]
         checkpoint.unused_tensors |= {name: f"Transformers' class for {head} has no pooler" for name in poolers}
@@ -221,36 +193,17 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     if checkpoint.step is not None:
         checkpoint.unused_tensors["step"] = "Transformers' models hold no number of steps"
 
-    prefix = ("roberta." if roberta else "bert.") if head else ""
-
-    def full_name(name: str) -> str:
-        return f"{prefix}{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
-
-    stored = {full_name(name): tensor for name, tensor in write_mapped(table, tensors).items()}
-    write_tensors(os.path.join(path, "model.safetensors"), stored)
+    write_tensors(os.path.join(path, "model.safetensors"), write_mapped(table, tensors))
     source_metadata = checkpoint.source_metadata if checkpoint.source_metadata.get("format") == FORMAT else {}
     if checkpoint.tokenizer:
         others = source_metadata.get("tokenizer_config", {})
         checkpoint.warnings += tokenizer_files.write_tokenizer(path, checkpoint.tokenizer, others, config)
     else:
         checkpoint.warnings.append("no tokenizer was written, as the model has none; copy its files from the source")
-    settings = configs.to_settings(checkpoint, model_type, source_metadata.get("config", {}))
+    settings = configs.to_settings(checkpoint, family, source_metadata.get("config", {}))
     write_json(os.path.join(path, "config.json"), settings)
     ours = [name for name in tensors if name in checkpoint.tensors]
-    return {name: " + ".join(map(full_name, table[name].names)) for name in ours} | names
-
-
-def weight_map(config: BertConfig, head: str | None = None, roberta: bool = False) -> WeightMap:
-    """The weight map of the encoder and all heads, without the encoder's prefix.
-
-    Args:
-        config: of the encoder.
-        head: a key of HEADS, or None.
-        roberta: use RoBERTa's names for heads.
-    """
-    # RoBERTa's text classifier is two layers on the first token: the same as a pooler and a classifier.
-    two_layers = _TWO_LAYERS if head == "classification" else {}
-    return expand(_NAMES | (_ROBERTA_NAMES | two_layers if roberta else {}), PYTORCH, config.num_layers)
+    return {name: " + ".join(table[name].names) for name in ours} | names
 
 
 def _open(path: str, allow_pickle: bool) -> tuple[str, dict[str, Tensor]]:
@@ -291,14 +244,6 @@ def _plain(tensors: Mapping[str, Tensor], prefix: str, file: str) -> dict[str, T
             )
         store[plain] = tensor
     return store
-
-
-def _copies(head: str | None, roberta: bool) -> dict[str, str]:
-    """Tensors that copy others, with the originals: the output matrix is the word embedding, the bias is repeated."""
-    if head not in ("pretraining", "masked_lm"):
-        return {}
-    name = "lm_head" if roberta else "cls.predictions"
-    return {f"{name}.decoder.weight": _WORDS, f"{name}.decoder.bias": f"{name}.bias"}
 
 
 def _check_copies(copies: Mapping[str, str], store: Mapping[str, Tensor], file: str, warnings: list[str]) -> None:
