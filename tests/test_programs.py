@@ -69,17 +69,22 @@ def vocabulary(programs, folder):
     return folder / "vocab.txt"
 
 
+def signaled(model, number):
+    """A function for `meanwhile` that sends a signal to a run once its curves have two points."""
+
+    def send(process):
+        wait_for(lambda: (model / "history.jsonl").exists() and (model / "history.jsonl").read_text().count("\n") > 1)
+        os.kill(process, number)
+
+    return send
+
+
 @pytest.fixture(scope="module")
 def pretrained(programs, folder, vocabulary):
     """Results of pretrain in two runs, the first interrupted with Ctrl-C."""
     model = folder / "pretrained"
     command = "pretrain", f"--config={folder}/pretrain.py", f"--model_dir={model}"
-
-    def press_ctrl_c(process):
-        wait_for(lambda: (model / "history.jsonl").exists() and (model / "history.jsonl").read_text().count("\n") > 1)
-        os.kill(process, signal.SIGINT)
-
-    stopped = programs(*command, meanwhile=press_ctrl_c)
+    stopped = programs(*command, meanwhile=signaled(model, signal.SIGINT))
     left = sorted(path.name for path in model.iterdir())
     return model, stopped, left, programs(*command)
 
@@ -348,17 +353,12 @@ def test_a_run_on_two_languages_learns_a_vocabulary_prepares_trains_and_resumes(
     use = f"--config.data.languages=en:{tmp_path}/prepared/en,ko:{tmp_path}/prepared/ko"
     assert printed.splitlines()[-1].endswith(use)
     tokenizer = f"--config.tokenizer.vocab={vocab}", "--config.tokenizer.strip_accents=False"
-    config = f"--config={folder}/pretrain.py", *tokenizer, f"--config.validation={languages}", "--config.train.steps=20"
-
-    def press_ctrl_c(process):
-        wait_for(lambda: (tmp_path / "shards/history.jsonl").exists())
-        os.kill(process, signal.SIGINT)
-
+    config = f"--config={folder}/pretrain.py", *tokenizer, f"--config.validation={languages}"
     runs = []
     for name, text in (("text", f"--config.data.languages={languages}"), ("shards", use)):
         command = "pretrain", *config, text, f"--model_dir={tmp_path}/{name}"
         if name == "shards":
-            assert programs(*command, meanwhile=press_ctrl_c).status == 130
+            assert programs(*command, meanwhile=signaled(tmp_path / name, signal.SIGINT)).status == 130
         programs.succeed(*command)
         runs.append(json.loads((tmp_path / name / "results.json").read_text()))
     assert [row["language"] for row in runs[0]["languages"]] == ["en", "ko"]
@@ -442,14 +442,9 @@ def test_a_directory_in_which_a_run_is_going_on_is_refused(programs, folder, voc
 @pytest.mark.slow
 def test_sigterm_saves_and_exits_with_0(programs, folder, vocabulary):
     model = folder / "terminated"
-
-    def terminate(process):
-        wait_for(lambda: (model / "history.jsonl").exists() and (model / "history.jsonl").read_text().count("\n") > 1)
-        os.kill(process, signal.SIGTERM)
-
     done = programs(
         "pretrain", f"--config={folder}/pretrain.py", f"--model_dir={model}", "--config.train.steps=9999",
-        meanwhile=terminate,
+        meanwhile=signaled(model, signal.SIGTERM),
     )  # fmt: skip
     assert done.status == 0, done.errors
     assert list((model / "checkpoints").glob("*.index"))
