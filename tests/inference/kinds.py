@@ -117,8 +117,12 @@ KINDS = {
         MaskedLM(_tokenizer(), LENGTH), **GELU, position_offset=2, type_vocab_size=1, pooler=False
     ),
     "pre-training on packed rows": _packed,
+    "classification of byte pairs": lambda: _made(_classification(learned("byte_bpe").tokenizer), type_vocab_size=1),
     "masks of byte pairs": lambda: _made(MaskedLM(learned("byte_bpe").tokenizer, LENGTH), type_vocab_size=1),
     "questions of byte pairs": lambda: _made(_questions(learned("byte_bpe").tokenizer), type_vocab_size=1),
+    "classification of pairs of unigrams": lambda: _made(
+        _classification(learned("unigram").tokenizer, pair=True), type_vocab_size=1
+    ),
     "masks of unigrams": lambda: _made(MaskedLM(learned("unigram").tokenizer, LENGTH), type_vocab_size=1),
     "tagging of unigrams": lambda: _made(_tagging(tokenizer=learned("unigram").tokenizer), type_vocab_size=1),
     "vectors of sentences": lambda: _vectors("sentence"),
