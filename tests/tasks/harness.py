@@ -23,6 +23,7 @@ from bert_tf.config import FeatureConfig
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import InMemory
 from bert_tf.tasks.masked_lm import MaskedLM
+from tests.learned import learned
 from tests.model.small import PIECES, randomize, small_config
 
 LENGTH = 24
@@ -244,29 +245,31 @@ ROWS = {
 
 
 @functools.cache
-def pretrained():
-    """Folder of a pre-trained model."""
+def pretrained(kind):
+    """Folder of a pre-trained model with a tokenizer of one of `tests.learned.KINDS`."""
     keras.utils.set_random_seed(0)
-    config = small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, num_layers=1)
-    task, encoder = MaskedLM(bert_tf.Tokenizer(VOCABULARY), LENGTH), bert_tf.BertEncoder(config)
+    tokenizer = bert_tf.Tokenizer(VOCABULARY) if kind == "wordpiece" else learned(kind).tokenizer
+    config = small_config(vocab_size=tokenizer.vocab_size, max_position_embeddings=LENGTH, num_layers=1)
+    task, encoder = MaskedLM(tokenizer, LENGTH), bert_tf.BertEncoder(config)
     folder = tempfile.TemporaryDirectory()
     directory.save(folder.name, randomize(task.build(encoder)), encoder, task)
     return folder
 
 
 class Fitted(NamedTuple):
-    """A row's model after `fit`, which kept its run in `folder`."""
+    """A row's model with a kind of tokenizer after `fit`, which kept its run in `folder`."""
 
     row: Row
+    kind: str
     model: Any
     folder: pathlib.Path
 
 
-def fit(row, folder):
+def fit(row, kind, folder):
     """A fitted model, or that of the run in the folder, which this continues."""
-    model = row.api.from_pretrained(pretrained().name, max_length=LENGTH, **row.settings)
+    model = row.api.from_pretrained(pretrained(kind).name, max_length=LENGTH, **row.settings)
     model.fit(row.x, row.y, directory=folder, **SETTINGS)
-    return Fitted(row, model, folder)
+    return Fitted(row, kind, model, folder)
 
 
 def stopped(fitted, folder):

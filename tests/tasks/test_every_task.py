@@ -18,12 +18,23 @@ from tests.tasks import harness
 
 # Further ways through a task, and one whose codec is a part of another's.
 SLOW = {"classification", "regression by cosine", "words", "characters on a frozen encoder", "questions without answer"}
-ROWS = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in harness.ROWS]
+# Where tokens matter most: words, spans, windows and lists. test_tokenizers.py has every task with each kind.
+OTHER_KINDS = [
+    ("classification of pairs in windows", "unigram"),
+    ("words", "byte_bpe"),
+    ("characters on a frozen encoder", "unigram"),
+    ("questions", "byte_bpe"),
+    ("questions without answer", "unigram"),
+    ("multiple choice", "byte_bpe"),
+]
+ROWS = [pytest.param((name, "wordpiece"), marks=[pytest.mark.slow] * (name in SLOW)) for name in harness.ROWS]
+ROWS += [pytest.param(row, marks=pytest.mark.slow) for row in OTHER_KINDS]
 
 
-@pytest.fixture(scope="module", params=ROWS)
+@pytest.fixture(scope="module", params=ROWS, ids="-".join)
 def fitted(request, tmp_path_factory):
-    return harness.fit(harness.ROWS[request.param], tmp_path_factory.mktemp("run"))
+    name, kind = request.param
+    return harness.fit(harness.ROWS[name], kind, tmp_path_factory.mktemp("run"))
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +82,30 @@ def test_an_export_gives_the_same_predictions(fitted, asked, tmp_path):
 
 @pytest.mark.parametrize(
     "fitted",
-    [pytest.param(name, marks=[] if name == "several labels" else pytest.mark.slow) for name in harness.ROWS],
+    [
+        pytest.param(row, marks=[] if row == ("several labels", "wordpiece") else pytest.mark.slow)
+        for row in [*((name, "wordpiece") for name in harness.ROWS), *OTHER_KINDS]
+    ],
     indirect=True,
+    ids="-".join,
 )
 def test_an_interrupted_run_ends_with_the_same_weights(fitted, tmp_path):
-    resumed = harness.fit(fitted.row, harness.stopped(fitted, tmp_path / "stopped"))
+    resumed = harness.fit(fitted.row, fitted.kind, harness.stopped(fitted, tmp_path / "stopped"))
     for file in ("model.safetensors", "config.json"):
         assert (resumed.folder / file).read_bytes() == (fitted.folder / file).read_bytes()
+
+
+def page_of(task, examples, predictions, **metrics):
+    task.benchmark.tune(examples, predictions)
+    metrics |= task.benchmark.official_metrics(examples, predictions)
+    split = types.SimpleNamespace(where="x", examples=examples, read_report=ReadReport())
+    return evaluation_page(task, split, predictions, metrics)
+
+
+def test_the_page_of_an_evaluation_shows_text_instead_of_pieces(fitted):
+    examples = harness.examples_of(fitted.model, fitted.row.x, fitted.row.y)
+    page = page_of(fitted.model.task, examples, [one for _, one in fitted.model._predict(examples, 4)])
+    assert "good" in page and not [mark for mark in ("Ġ", "▁", "##", "[SEP]", "/s&gt;") if mark in page]
 
 
 def test_an_answer_that_is_not_finite_is_refused_with_its_location_and_reported_during_training(fitted):
@@ -98,9 +126,6 @@ def test_an_answer_that_is_not_finite_is_refused_with_its_location_and_reported_
     with raises(DataError, "x[5]", "NaN"):
         predicted()
     found = predicted(finite=False)
-    task.benchmark.tune(examples, found)
-    metrics = {"loss": math.nan} | task.benchmark.official_metrics(examples, found)
-    split = types.SimpleNamespace(where="x", examples=examples, read_report=ReadReport())
-    page = evaluation_page(task, split, found, metrics)
+    page = page_of(task, examples, found, loss=math.nan)
     confidences = task.benchmark.error_analysis(examples, found).confidences
     assert ("because confidences are NaN" in page) == any(map(math.isnan, confidences))
