@@ -218,7 +218,7 @@ def example_texts(
                 parts.append(text)
             indent = " " * 4
             yield f"  {head}\n" + textwrap.fill(
-                b"".join(parts).decode("utf-8", "backslashreplace").strip(),
+                " ".join(b"".join(parts).decode("utf-8", "backslashreplace").split()),
                 _WIDTH,
                 initial_indent=indent,
                 subsequent_indent=indent,
