@@ -121,24 +121,26 @@ def spaced_pieces(pieces: Sequence[str]) -> list[str]:
     return spaced if len(spaced) > _MOST_SPACED * len(pieces) and not wordpiece else []
 
 
-def check_size(pieces: Sequence[str], expected: int, source: str = "the vocabulary") -> None:
+def check_size(pieces: Sequence[str], expected: int, source: str) -> None:
     """Checks that a vocabulary has the size of a checkpoint's.
 
     Args:
         pieces: in the order of their ids.
         expected: the checkpoint's `vocab_size`.
-        source: where the pieces come from, for error messages.
+        source: the file with the pieces.
     """
     missing = expected - len(pieces)
     if not missing:
         return
-    advice = "use the one that came with the checkpoint, with all of its lines, as their numbers are the ids"
-    # Tables are padded as hardware prefers. Elsewhere, new lines at the end would only hide that one is missing above.
-    if missing > 0 and expected % 8 == 0:
-        advice += (
-            "; if it is that, and the checkpoint's embedding table was padded to a multiple of 8, append "
-            f"{missing} lines to vocab.txt, [padding0] to [padding{missing - 1}]"
-        )
+    advice = "use the one that came with the checkpoint"
+    if not source.endswith((".json", ".model")):
+        advice += ", with all of its lines, as their numbers are the ids"
+        # Tables are padded as hardware prefers. Elsewhere, lines at the end would only hide that one is missing above.
+        if missing > 0 and expected % 8 == 0:
+            advice += (
+                "; if it is that, and the checkpoint's embedding table was padded to a multiple of 8, append "
+                f"{missing} lines to vocab.txt, [padding0] to [padding{missing - 1}]"
+            )
     raise DataError(f"{source} has {len(pieces)} pieces, but the checkpoint was trained with {expected}; {advice}")
 
 

@@ -63,11 +63,11 @@ def test_a_refused_vocabulary_does_not_overwrite_the_old_file(tmp_path):
 
 def test_a_vocabulary_of_another_size_than_the_checkpoint_is_refused():
     check_vocabulary(SPECIALS)
-    check_size(SPECIALS, 5)
+    check_size(SPECIALS, 5, "vocab.txt")
     with raises(DataError, "a.txt", "5 pieces", "30522"):
         check_size(SPECIALS, 30522, "a.txt")
     with raises(DataError, "ids"):
-        check_size(SPECIALS, 4)
+        check_size(SPECIALS, 4, "vocab.txt")
 
 
 def load_vocab(path):
@@ -91,14 +91,15 @@ def test_the_advice_for_a_duplicate_keeps_every_id_of_the_original_reader(tmp_pa
 
 
 def test_lines_are_only_appended_to_a_table_that_may_be_padded():
-    for size, padded in ((30522, False), (30528, True)):
+    # The lines of other files are not the ids.
+    for size, file, padded in ((30522, "vocab.txt", False), (30528, "vocab.txt", True), (30528, "vocab.json", False)):
         with pytest.raises(DataError) as refused:
-            check_size([f"a{number}" for number in range(size - 1)], size)
+            check_size([f"a{number}" for number in range(size - 1)], size, file)
         assert ("append 1 lines" in str(refused.value)) == padded
 
 
 def test_the_advice_for_a_padded_table_makes_the_vocabulary_match(tmp_path):
     with raises(DataError, "3 lines", "vocab.txt", "[padding0]", "[padding2]"):
-        check_size(SPECIALS, 8)
+        check_size(SPECIALS, 8, "vocab.txt")
     write_vocabulary(tmp_path / "vocab.txt", [*SPECIALS, *(f"[padding{number}]" for number in range(3))])
-    check_size(read_vocabulary(tmp_path / "vocab.txt"), 8)
+    check_size(read_vocabulary(tmp_path / "vocab.txt"), 8, "vocab.txt")
