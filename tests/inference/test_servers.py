@@ -24,6 +24,8 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 # Answers for rows and words (vectors: test_extraction.py); tests/tasks/test_every_task.py asks an export of each task.
 PAIRS = "classification of pairs"
 QUICK = (PAIRS, "tagging on bilstm")
+# Each kind of tokenizer, also with a text of 100 kB and with 10,000 rows.
+LARGE = ("classification", "classification of byte pairs", "classification of pairs of unigrams")
 every_kind = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in kinds.KINDS]
 )
@@ -36,7 +38,7 @@ def cases_and_answers(request, tmp_path_factory):
     items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
     tested = {item.callspec.params.get("kind") for item in items}
     for kind in [kind for kind in kinds.KINDS if kind == PAIRS or kind in tested]:
-        made[kind] = kinds.make(kind, folder)
+        made[kind] = kinds.make(kind, folder, large=kind in LARGE)
         sessions.ask(made[kind].path, [rest_body(request) for request in made[kind].requests])
     return made, dict(zip(made, sessions.answers(), strict=True))
 
@@ -57,7 +59,8 @@ def test_a_session_gives_the_models_answers(cases, answered, kind):
     assert compare(case.requests, case.expected, answered[kind]) < 1e-5
     signatures = {request.signature for request in case.requests}
     assert {"serving_default", "tokens"} <= signatures
-    assert len(case.requests) == 6 * len(signatures)  # short, long, full, empty, broken, no rows
+    each = 8 if kind in LARGE else 6  # short, long, full, empty, broken, no rows; 100 kB, 10,000 rows
+    assert len(case.requests) == each * len(signatures)
 
 
 @every_kind
