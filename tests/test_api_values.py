@@ -283,7 +283,7 @@ CASES |= {
         lambda m: bert_tf.Tokenizer(VOCABULARY, lower_case="yes"),
         "lower_case is 'yes'; expected True or False",
     ),
-    "size": (lambda m: bert_tf.BertConfig.from_name(["base"]), "model size ['base'] is unknown; choose one of tiny"),
+    "size": (lambda m: bert_tf.BertConfig.from_name(["base"]), "model ['base'] is unknown; choose one of tiny"),
     "config": (lambda m: bert_tf.BertEncoder("base"), "the config is 'base'; expected a BertConfig"),
     "encoder": (lambda m: bert_tf.BertPretrainer(None), "the encoder is None; expected a BertEncoder"),
 }

@@ -171,7 +171,7 @@ CONFIG_ERRORS = {
     "x = 1": " module 'config_file' has no attribute 'get_config'",
     "def get_config(): return {1: 2}": " get_config() returned {{1: 2}}; expected a PretrainConfig or a FinetuneConfig",
     "def get_config(): return None": " get_config() returned None; expected a PretrainConfig or a FinetuneConfig",
-    "from bert_tf.config import *\ndef get_config():\n  return BertConfig.from_name('huge')": "3: model size 'huge' is",
+    "from bert_tf.config import *\ndef get_config():\n  return BertConfig.from_name('huge')": "3: model 'huge' is",
 }
 
 

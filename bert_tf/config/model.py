@@ -5,16 +5,50 @@ from typing import Any, Self
 
 from bert_tf.config.values import check_fields, from_dict, setting, shown
 from bert_tf.errors import ConfigError
+from bert_tf.types import Json
 
-# name: (layers, hidden size). All have heads of size 64 and a feed-forward layer of four times the hidden size
-# (paper, section 3; the four small ones: Turc et al., 2019, arXiv:1908.08962).
-_SIZES = {
-    "tiny": (2, 128),
-    "mini": (4, 256),
-    "small": (4, 512),
-    "medium": (8, 512),
-    "base": (12, 768),
-    "large": (24, 1024),
+
+def _shape(num_layers: int, hidden_size: int, **fields: Any) -> Json:
+    """Fields of a model with heads of size 64 and a feed-forward layer of four times the hidden size."""
+    sizes = {"num_layers": num_layers, "hidden_size": hidden_size}
+    return sizes | {"num_heads": hidden_size // 64, "intermediate_size": 4 * hidden_size} | fields
+
+
+_ROBERTA: Json = {
+    "vocab_size": 50265, "position_offset": 2, "type_vocab_size": 1, "activation": "erf_gelu",
+    "layer_norm_epsilon": 1e-5,
+}  # fmt: skip
+_XLM_R: Json = _ROBERTA | {"vocab_size": 250002}
+_ALBERT: Json = {
+    "vocab_size": 30000, "embedding_size": 128, "shared_layers": True, "dropout": 0.0, "attention_dropout": 0.0,
+}  # fmt: skip
+_ELECTRA: Json = {"pooler_activation": "erf_gelu"}
+# Published models and the fields in which they differ from the defaults.
+_MODELS = {
+    # Devlin et al., 2019, section 3; the four small ones: Turc et al., 2019, arXiv:1908.08962.
+    "tiny": _shape(2, 128),
+    "mini": _shape(4, 256),
+    "small": _shape(4, 512),
+    "medium": _shape(8, 512),
+    "base": _shape(12, 768),
+    "large": _shape(24, 1024),
+    # Liu et al., 2019, arXiv:1907.11692.
+    "roberta_base": _shape(12, 768, **_ROBERTA),
+    "roberta_large": _shape(24, 1024, **_ROBERTA),
+    # Conneau et al., 2019, arXiv:1911.02116.
+    "xlm_roberta_base": _shape(12, 768, **_XLM_R),
+    "xlm_roberta_large": _shape(24, 1024, **_XLM_R),
+    # Sanh et al., 2019, arXiv:1910.01108.
+    "distilbert": _shape(6, 768, type_vocab_size=0, activation="erf_gelu", pooler_activation="relu"),
+    # Lan et al., 2019, arXiv:1909.11942, table 1; without dropout, as published in version 2.
+    "albert_base": _shape(12, 768, **_ALBERT),
+    "albert_large": _shape(24, 1024, **_ALBERT),
+    "albert_xlarge": _shape(24, 2048, **_ALBERT, num_heads=16),
+    "albert_xxlarge": _shape(12, 4096, **_ALBERT),
+    # Clark et al., 2020, arXiv:2003.10555, table 6; the discriminators.
+    "electra_small": _shape(12, 256, **_ELECTRA, embedding_size=128),
+    "electra_base": _shape(12, 768, **_ELECTRA),
+    "electra_large": _shape(24, 1024, **_ELECTRA),
 }
 # 300 times BERT-large, and 400 GB in float32: each field may be plausible, but not all of them together.
 _MOST_WEIGHTS = 100_000_000_000
@@ -77,22 +111,17 @@ class BertConfig:
 
     @classmethod
     def from_name(cls, name: str, **overrides: Any) -> Self:
-        """One of the six published sizes: tiny, mini, small, medium, base, large.
+        """The architecture of a published model.
 
         Args:
-            name: of the size.
+            name: tiny, mini, small, medium, base or large (BERT); roberta_base or roberta_large; xlm_roberta_base or
+                xlm_roberta_large; distilbert; albert_base, albert_large, albert_xlarge or albert_xxlarge;
+                electra_small, electra_base or electra_large.
             **overrides: fields with other values.
         """
-        if not isinstance(name, str) or name not in _SIZES:
-            raise ConfigError(f"model size {shown(name)} is unknown; choose one of {', '.join(_SIZES)}")
-        layers, hidden = _SIZES[name]
-        shape = {
-            "num_layers": layers,
-            "hidden_size": hidden,
-            "num_heads": hidden // 64,
-            "intermediate_size": 4 * hidden,
-        }
-        return from_dict(cls, shape | overrides)
+        if not isinstance(name, str) or name not in _MODELS:
+            raise ConfigError(f"model {shown(name)} is unknown; choose one of {', '.join(_MODELS)}")
+        return from_dict(cls, _MODELS[name] | overrides)
 
     @property
     def embedding_width(self) -> int:
@@ -129,7 +158,8 @@ class FeatureConfig:
     a weighted sum. The last layer is what the heads read: in a pre-LayerNorm model, the output of the final LayerNorm.
 
     Attributes:
-        layers: numbers from 1; 0 for the embeddings; negative numbers count from the end.
+        layers: numbers from 1; 0 for the embeddings as the first layer reads them, so after a projection; negative
+            numbers count from the end.
         combine: "sum", or "concat" (in the order of `layers`).
         weights: for a sum, one per layer, not normalised; () for 1 each.
     """

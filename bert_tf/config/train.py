@@ -111,7 +111,8 @@ class TrainConfig:
         decay_from_start: whether the decay is computed from the first update, so that the learning rate drops at the
             end of warm-up, instead of from the end of warm-up.
         weight_decay: decoupled; not applied to biases and LayerNorm.
-        layer_decay: factor on the learning rate from each layer to the one below; 1 for the same rate in all layers.
+        layer_decay: factor on the learning rate from each layer to the one below; 1 for the same rate in all layers,
+            as layers that share their weights need.
         clip_norm: maximum gradient norm; 0 turns clipping off.
         clip_on: "global" clips the reduced gradient, "replica" that of each micro-batch before the reduction.
         normalization: divisor of the summed losses: "global", the weight of the whole batch, or the weight of each

@@ -14,9 +14,10 @@ import keras
 import tensorflow as tf
 
 from bert_tf.config import TrainConfig
-from bert_tf.errors import BertTfError
+from bert_tf.errors import BertTfError, ConfigError
 from bert_tf.files import require_space
 from bert_tf.inputs.batching import stream
+from bert_tf.model.encoder import encoder_of
 from bert_tf.progress import TRAINING, bar, log, training_line
 from bert_tf.tasks.task import Task
 from bert_tf.training import optimizers, phases
@@ -70,6 +71,11 @@ class Trainer:
         jit_compile: bool = False,
     ) -> None:
         config = config.resolved()
+        if config.layer_decay != 1 and encoder_of(model).config.shared_layers:
+            raise ConfigError(
+                f"train.layer_decay is {config.layer_decay}, but all layers of the model share their weights, so their "
+                "rates cannot differ; set it to 1"
+            )
         self.task, self.model, self.config, self.strategy = task, model, config, strategy
         self.total_steps = total_steps
         self.phases = phases.split(config, total_steps, strategy.num_replicas_in_sync)

@@ -57,14 +57,15 @@ def row_flops(length: float, config: BertConfig, *, predictions: int = 0, pooled
         predictions: positions whose token is predicted, unused ones included.
         pooled: number of pooled outputs per row.
     """
-    hidden = config.hidden_size
+    hidden, width = config.hidden_size, config.embedding_width
     # Query, key, value and output are four of [hidden, hidden]; the feed-forward network is two.
     dense = 2 * hidden * (4 * hidden + 2 * config.intermediate_size)
     attention = 2 * 2 * length * hidden  # attention scores and weighted sum of the values, of one position with all
-    predicted = 2 * hidden * (hidden + config.vocab_size)
+    projected = 2 * config.embedding_size * hidden
+    predicted = 2 * width * (hidden + config.vocab_size)
     labelled = 2 * hidden * (hidden + 2)
-    forward = config.num_layers * length * (dense + attention) + predictions * predicted + pooled * labelled
-    return 3.0 * forward
+    encoded = length * (config.num_layers * (dense + attention) + projected)
+    return 3.0 * (encoded + predictions * predicted + pooled * labelled)
 
 
 _measured: dict[tuple[str, ...], float] = {}  # by dtype and devices; the same for all runs of a process

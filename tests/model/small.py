@@ -26,12 +26,10 @@ def small_config(**overrides):
 
 # The architectures of the family in small.
 FAMILY = {
-    "albert": {
-        "embedding_size": 16, "shared_layers": True, "num_layers": 3, "dropout": 0.0, "attention_dropout": 0.0,
-    },
+    "albert": {"embedding_size": 16, "shared_layers": True},
     "electra": {"embedding_size": 16, "activation": "erf_gelu", "pooler_activation": "erf_gelu"},
     "distilbert": {"activation": "erf_gelu", "type_vocab_size": 0, "pooler_activation": "relu"},
-}  # fmt: skip
+}
 
 
 def seeded(seed, **fields):

@@ -1,8 +1,10 @@
 """Models built by the name of their head: their variables are those by which checkpoints are read and written."""
 
+import math
+
 import pytest
 
-from bert_tf import BertEncoder
+from bert_tf import BertConfig, BertEncoder
 from bert_tf.errors import ConfigError
 from bert_tf.model.heads import build
 from bert_tf.model.variables import HEADS, variable_shapes
@@ -18,6 +20,12 @@ CONFIGS = {
     "projected embeddings": {"embedding_size": 16},
     "shared layers": {"embedding_size": 32, "shared_layers": True, "num_layers": 3},  # projected, as in ALBERT
 }
+# Millions of parameters in the papers, of ALBERT-xxlarge in the published checkpoint: the paper's table says 235.
+PUBLISHED = {
+    "roberta_base": 125, "roberta_large": 355, "xlm_roberta_base": 270, "xlm_roberta_large": 550, "distilbert": 66,
+    "albert_base": 12, "albert_large": 18, "albert_xlarge": 60, "albert_xxlarge": 223,
+    "electra_small": 14, "electra_base": 110, "electra_large": 335,
+}  # fmt: skip
 NEED_A_POOLER = {"pretraining", "next_sentence", "classification", "multiple_choice", "intent_and_slots"}
 
 
@@ -35,6 +43,12 @@ def test_a_model_has_the_listed_variables(case, head):
     built = {variable.path: tuple(variable.shape) for variable in model.weights}
     assert built == variable_shapes(config, head, labels_of(head))
     assert len(built) == len(model.weights)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_each_member_of_the_family_has_the_published_number_of_parameters(name):
+    shapes = variable_shapes(BertConfig.from_name(name).check())
+    assert sum(map(math.prod, shapes.values())) / 1e6 == pytest.approx(PUBLISHED[name], rel=0.04)
 
 
 @pytest.mark.parametrize("head", [None, *sorted(HEADS.keys() - NEED_A_POOLER)])

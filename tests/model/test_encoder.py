@@ -112,7 +112,7 @@ def test_encoder_and_pretrainer_equal_a_numpy_bert(norm, activation):
 
 @pytest.mark.parametrize("member", FAMILY)
 def test_members_of_the_family_equal_a_numpy_bert(member):
-    assert_equals_a_numpy_bert(small_config(**FAMILY[member]))
+    assert_equals_a_numpy_bert(small_config(**FAMILY[member], num_layers=3))
 
 
 def test_new_weights_are_truncated_normal_with_zero_biases_and_unit_scales():
@@ -201,14 +201,14 @@ def test_the_global_policy_is_the_default():
 
 
 @pytest.mark.parametrize("dtype", ["float32", MIXED_BFLOAT16])
-@pytest.mark.parametrize("kind", ["encoder", "pretrainer", "classifier"])
+@pytest.mark.parametrize("kind", ["encoder", "pretrainer", "classifier", "albert"])
 def test_the_model_is_restored_from_a_keras_file(tmp_path, kind, dtype):
-    encoder = BertEncoder(small_config(norm="pre", activation="relu"), dtype=dtype)
+    encoder = BertEncoder(small_config(norm="pre", activation="relu", **FAMILY.get(kind, {})), dtype=dtype)
     inputs = features()
-    if kind == "pretrainer":
+    if kind in ("pretrainer", "albert"):
         inputs["masked_lm_positions"] = np.array([[1, 2], [3, 0], [0, 0], [5, 1]], np.int32)
-    model = {"encoder": lambda: encoder, "pretrainer": lambda: BertPretrainer(encoder)}.get(
-        kind, lambda: classifier(encoder, 3)
+    model = {"encoder": lambda: encoder, "classifier": lambda: classifier(encoder, 3)}.get(
+        kind, lambda: BertPretrainer(encoder)
     )()
     randomize(model).save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
@@ -216,6 +216,13 @@ def test_the_model_is_restored_from_a_keras_file(tmp_path, kind, dtype):
     tf.nest.map_structure(np.testing.assert_array_equal, model(inputs), again(inputs))
     if kind == "encoder":
         assert again.config == encoder.config
+
+
+def test_a_config_of_an_earlier_version_is_that_of_bert():
+    later = ("embedding_size", "shared_layers", "pooler_activation")
+    saved = BertEncoder(small_config()).get_config()
+    saved["config"] = {name: value for name, value in saved["config"].items() if name not in later}
+    assert BertEncoder.from_config(saved).config == small_config()
 
 
 def test_the_masked_lm_head_is_tied_to_the_word_embedding(pretrainer, encoder):

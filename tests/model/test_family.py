@@ -1,13 +1,15 @@
 """ALBERT, ELECTRA and DistilBERT: values of BertConfig, with the outputs of the classes of Transformers."""
 
+import math
 import os
 import re
 
 import numpy as np
 import pytest
 
-from bert_tf import BertEncoder
+from bert_tf import BertConfig, BertEncoder
 from bert_tf.model.heads import POSITIONS, build
+from bert_tf.model.variables import variable_shapes
 from tests.model.small import FAMILY, features, small_config
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # every file is local; a request would only wait
@@ -110,3 +112,13 @@ def test_states_and_logits_equal_those_of_transformers(member, family, head):
         np.testing.assert_allclose(logits, want.logits.numpy()[tokens], atol=1e-5)
     else:
         np.testing.assert_allclose(ours(inputs)["logits"], want.logits.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name, family", [("albert_xxlarge", "Albert"), ("electra_small", "Electra"), ("distilbert", "DistilBert")]
+)
+def test_named_models_have_the_weights_of_the_defaults_of_transformers(name, family):
+    with torch.device("meta"):  # shapes without memory
+        theirs = getattr(transformers, f"{family}Model")(getattr(transformers, f"{family}Config")())
+    shapes = variable_shapes(BertConfig.from_name(name, pooler=family == "Albert"))
+    assert sum(map(math.prod, shapes.values())) == theirs.num_parameters()

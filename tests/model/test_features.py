@@ -13,12 +13,12 @@ from bert_tf.model.heads import build
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
 from tests.errors import raises
-from tests.model.small import PIECES, features, multiplies_bfloat16, randomize, small_config
+from tests.model.small import FAMILY, PIECES, features, multiplies_bfloat16, randomize, small_config
 
 
-@pytest.fixture(scope="module", params=["post", "pre"])
+@pytest.fixture(scope="module", params=[{}, {"norm": "pre"}, FAMILY["albert"]])
 def encoder(request):
-    return randomize(BertEncoder(small_config(num_layers=3, norm=request.param)))
+    return randomize(BertEncoder(small_config(num_layers=3, **request.param)))
 
 
 def states(encoder):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_tf import BertEncoder
 from bert_tf.model.layers import Dense
 from bert_tf.model.mode import Tokens, infer
-from tests.model.small import randomize, small_config
+from tests.model.small import FAMILY, randomize, small_config
 
 
 def batch(mask):
@@ -34,10 +34,12 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("mask", MASKS)
-def test_tokens_have_the_outputs_that_they_have_with_padding(mask, norm):
-    encoder = randomize(BertEncoder(small_config(norm=norm, max_position_embeddings=40)))
+@pytest.mark.parametrize(
+    "mask, shape",
+    [(mask, {"norm": norm}) for mask in MASKS for norm in ("post", "pre")] + [("different lengths", FAMILY["albert"])],
+)
+def test_tokens_have_the_outputs_that_they_have_with_padding(mask, shape):
+    encoder = randomize(BertEncoder(small_config(**shape, max_position_embeddings=40)))
     features = batch(MASKS[mask])
     expected, found = encoder(features), infer(encoder, features)
     assert found.keys() == expected.keys()

@@ -9,7 +9,7 @@ from bert_tf import BertEncoder
 from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows
 from bert_tf.model.positions import PackedPositions
 from bert_tf.tasks import MaskedLM, Pretraining
-from tests.model.small import PIECES, randomize, small_config
+from tests.model.small import FAMILY, PIECES, randomize, small_config
 
 LENGTH, PREDICTIONS, SEQUENCES = 24, 4, 30
 
@@ -54,12 +54,12 @@ def learn(task, model, features):
     return metrics, float(loss), dense
 
 
-@pytest.mark.parametrize("norm, offset", [("post", 0), ("pre", 2)])
+@pytest.mark.parametrize("shape", [{}, {"norm": "pre", "position_offset": 2}, FAMILY["albert"]])
 @pytest.mark.parametrize("kind", [Pretraining, MaskedLM])
-def test_packed_rows_have_the_loss_the_metrics_and_the_gradients_of_their_sequences(kind, norm, offset):
+def test_packed_rows_have_the_loss_the_metrics_and_the_gradients_of_their_sequences(kind, shape):
     task = kind(None, LENGTH)
     pooler = kind is Pretraining
-    config = small_config(dropout=0.0, attention_dropout=0.0, norm=norm, position_offset=offset, pooler=pooler)
+    config = small_config(dropout=0.0, attention_dropout=0.0, pooler=pooler, **shape)
     alone, together = (task.build(BertEncoder(config, packed=packed)) for packed in (False, True))
     randomize(alone, scale=0.2)
     assert [variable.path for variable in together.weights] == [variable.path for variable in alone.weights]

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.mode import Mode
-from tests.model.small import MIXED_BFLOAT16, MIXED_FLOAT16, features, randomize, seeded, small_config
+from tests.model.small import FAMILY, MIXED_BFLOAT16, MIXED_FLOAT16, features, randomize, seeded, small_config
 from tests.model.test_packed import packed, sequences
 
 LAYERS = 2
@@ -37,9 +37,9 @@ def softmaxes(run):
     return sum(operation.type == "Softmax" for operation in graph.get_operations())
 
 
-@pytest.mark.parametrize("norm, rows", [("post", False), ("pre", False), ("post", True)])
-def test_gradients_and_dropout_equal_those_without_rematerialization(norm, rows):
-    config = {"norm": norm, "dropout": 0.2, "attention_dropout": 0.2}
+@pytest.mark.parametrize("shape, rows", [({}, False), ({"norm": "pre"}, False), ({}, True), (FAMILY["albert"], False)])
+def test_gradients_and_dropout_equal_those_without_rematerialization(shape, rows):
+    config = shape | {"dropout": 0.2, "attention_dropout": 0.2}
     keeping, computing = step(False, rows, **config), step(True, rows, **config)
     seed = tf.constant([3, 4], tf.int64)
     kept, recomputed = keeping(seed), computing(seed)

@@ -24,7 +24,7 @@ from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import InMemory
 from bert_tf.tasks.masked_lm import MaskedLM
 from tests.learned import learned
-from tests.model.small import PIECES, randomize, small_config
+from tests.model.small import FAMILY, PIECES, randomize, small_config
 
 LENGTH = 24
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
@@ -51,6 +51,7 @@ class Row(NamedTuple):
         unusual: inputs without text, or with a part of it only.
         metrics: function of y and the predictions for x to some metrics of `evaluate`, computed in another way.
         check: function of an input and its prediction, which asserts what holds for each prediction.
+        member: of `FAMILY`, whose architecture the encoder has; "" for BERT's.
     """
 
     api: Any
@@ -60,6 +61,7 @@ class Row(NamedTuple):
     unusual: list[Any]
     metrics: Callable[[list[Any], list[Any]], dict[str, float]]
     check: Callable[[Any, Any], None]
+    member: str = ""
 
 
 LONG = "a b the good c d " * 6
@@ -218,7 +220,7 @@ ROWS = {
     ),
     "several labels": Row(
         bert_tf.MultiLabelClassifier, {"threshold": 0.4, "long_texts": "head_tail"},
-        *(TEXTS, [["p", "q"], [], ["q"], ("p",), ["q"], []], ["", " "], _several, _check_labels),
+        *(TEXTS, [["p", "q"], [], ["q"], ("p",), ["q"], []], ["", " "], _several, _check_labels, "albert"),
     ),
     "words": Row(bert_tf.TokenClassifier, {}, WORDS, WORD_TAGS, ["", " ", SCRIPTS], _entities, _check_tags),
     "characters on a frozen encoder": Row(
@@ -245,11 +247,12 @@ ROWS = {
 
 
 @functools.cache
-def pretrained(kind):
-    """Folder of a pre-trained model with a tokenizer of one of `tests.learned.KINDS`."""
+def pretrained(kind, member=""):
+    """Folder of a pre-trained model of a member of `FAMILY`, with a tokenizer of one of `tests.learned.KINDS`."""
     keras.utils.set_random_seed(0)
     tokenizer = bert_tf.Tokenizer(VOCABULARY) if kind == "wordpiece" else learned(kind).tokenizer
-    config = small_config(vocab_size=tokenizer.vocab_size, max_position_embeddings=LENGTH, num_layers=1)
+    shape = {"num_layers": 2} | FAMILY[member] if member else {"num_layers": 1}
+    config = small_config(vocab_size=tokenizer.vocab_size, max_position_embeddings=LENGTH, **shape)
     task, encoder = MaskedLM(tokenizer, LENGTH), bert_tf.BertEncoder(config)
     folder = tempfile.TemporaryDirectory()
     directory.save(folder.name, randomize(task.build(encoder)), encoder, task)
@@ -267,7 +270,7 @@ class Fitted(NamedTuple):
 
 def fit(row, kind, folder):
     """A fitted model, or that of the run in the folder, which this continues."""
-    model = row.api.from_pretrained(pretrained(kind).name, max_length=LENGTH, **row.settings)
+    model = row.api.from_pretrained(pretrained(kind, row.member).name, max_length=LENGTH, **row.settings)
     model.fit(row.x, row.y, directory=folder, **SETTINGS)
     return Fitted(row, kind, model, folder)
 

@@ -107,23 +107,26 @@ class Regression(Task):
         return settings
 
 
-def trainer(strategy=None, *, bert=True, dropout=0.0, dtype="float32", weights=3, total_steps=12, **train):
-    """A Trainer of BERT's pre-training or of the regression; the same `weights` seed gives the same initial weights."""
+def trainer(strategy=None, *, bert=True, dropout=0.0, dtype="float32", weights=3, total_steps=12, shape=None, **train):
+    """A Trainer of BERT's pre-training or of the regression; the same `weights` seed gives the same initial weights.
+
+    `shape` has further fields of the encoder.
+    """
     strategy = strategy or tf.distribute.OneDeviceStrategy("/cpu:0")
     settings = {"batch_size": 8, "learning_rate": 1e-3, "steps": total_steps, "log_every": 4, "steps_per_call": 2}
     keras.utils.set_random_seed(weights)
     task = Pretraining(None, LENGTH) if bert else Regression(dropout)
     with strategy.scope():
-        model = task.build(encoder(dropout, dtype) if bert else None)
+        model = task.build(encoder(dropout, dtype, **(shape or {})) if bert else None)
     config = TrainConfig(**(settings | train)).check()
     return Trainer(task, model, config, strategy, total_steps, jit_compile=config.jit_compile == "on")
 
 
-def encoder(dropout, dtype):
+def encoder(dropout, dtype, **shape):
     """An encoder of one layer."""
     config = BertConfig(
         vocab_size=VOCABULARY, num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32,
-        max_position_embeddings=LENGTH, dropout=dropout, attention_dropout=dropout,
+        max_position_embeddings=LENGTH, dropout=dropout, attention_dropout=dropout, **shape,
     )  # fmt: skip
     return BertEncoder(config, dtype=dtype)
 

@@ -36,6 +36,11 @@ def test_bert_overfits_eight_examples(tmp_path):
     assert history.points[-1]["mlm_accuracy"] > 0.9
 
 
+def test_different_rates_of_layers_that_share_their_weights_are_refused():
+    with raises(ConfigError, "train.layer_decay is 0.8", "share their weights", "set it to 1"):
+        trainer(shape={"shared_layers": True}, layer_decay=0.8)
+
+
 def test_four_micro_batches_of_eight_train_as_one_batch_of_32(tmp_path):
     # The examples have different numbers of masks, so a mean of the micro-batches' means would differ.
     settings = {"bert": True, "batch_size": 32, "total_steps": 6, "clip_norm": 0.5}

@@ -25,13 +25,22 @@ def products(function, specs):
     return total
 
 
-@pytest.mark.parametrize("packed, head", [(False, "pretraining"), (True, "pretraining"), (False, "masked_lm")])
-def test_the_operations_of_a_row_equal_those_of_the_products_in_the_traced_step(packed, head):
+@pytest.mark.parametrize(
+    "packed, head, shape",
+    [
+        (False, "pretraining", {}),
+        (True, "pretraining", {}),
+        (False, "masked_lm", {}),
+        (False, "pretraining", {"embedding_size": 16, "shared_layers": True}),
+    ],
+)
+def test_the_operations_of_a_row_equal_those_of_the_products_in_the_traced_step(packed, head, shape):
     rows, length, predictions = 3, 24, 5
     config = BertConfig(
         vocab_size=500, num_layers=2, hidden_size=32, num_heads=4, intermediate_size=48, max_position_embeddings=40,
         pooler=head == "pretraining",
         type_vocab_size=1,  # no look-up of types, which is a product too
+        **shape,
     )  # fmt: skip
     model = build(BertEncoder(config, packed=packed), head)
     widths = {"masked_lm_positions": predictions, "first_token_positions": 4}

@@ -21,6 +21,13 @@ from bert_tf.model.layers import softmax as softmax_in_float32
 from bert_tf.model.precision import kernels
 
 
+def converted_embeddings(embeddings: Embeddings) -> Iterator[tuple[Any, Callable[[tf.Tensor], tf.Tensor]]]:
+    """The word embeddings, and the projection if there is one, and what they compute in bfloat16."""
+    yield embeddings, Lookup(embeddings)
+    if embeddings.config.embedding_size:
+        yield embeddings.projection, _Product(embeddings.projection, "", tf.float32)
+
+
 def converted_block(block: TransformerBlock) -> Iterator[tuple[Any, Callable[[tf.Tensor], tf.Tensor]]]:
     """The layers of a block, and what they compute in bfloat16 (their attribute `converted`)."""
     for layer, name, dtype in (

@@ -67,27 +67,24 @@ def calibrate(encoder: BertEncoder, batches: Iterable[Tensors]) -> list[Largest]
     Raises:
         DataError: it computes NaN or infinity.
     """
-    found: dict[int, list[dict[str, Array]]] = {}
+    found: list[dict[str, Array]] = [{} for _ in encoder.blocks()]
     for features in batches:
         tokens = features["input_mask"].numpy().reshape(-1) > 0
-        observers = []
-        for index, block in enumerate(encoder.blocks()):
-            found.setdefault(index, []).append({})
-            for name, layer in products(block).items():
-                observers.append((layer, _Observer(layer, found[index][-1], name, tokens)))
+        observers = [
+            (layer, _Observer(layer, largest, name, tokens))
+            for block, largest in zip(encoder.blocks(), found, strict=True)
+            for name, layer in products(block).items()
+        ]
         with converted(observers):
             infer(encoder, features)
-    ranges = [
-        Largest(**{name: np.max([one[name] for one in batches], 0) for name in Largest._fields})
-        for batches in found.values()
-    ]
+    ranges = [Largest(**largest) for largest in found]
     if not all(np.isfinite(part).all() for one in ranges for part in one):
         raise DataError("int8: the model itself computes NaN or infinity; check its training; nothing was exported")
     return ranges
 
 
 class _Observer(ConvertedDense):
-    """Computes what a layer does, and writes the largest absolute values of its inputs to `largest`, under a name."""
+    """Computes what a layer does, and raises `largest[name]` to the largest absolute values of its inputs."""
 
     def __init__(self, layer: Dense, largest: dict[str, Array], name: str, tokens: Array) -> None:
         self._layer, self._largest, self._name, self._tokens = layer, largest, name, tokens
@@ -96,7 +93,9 @@ class _Observer(ConvertedDense):
         values = rows.numpy()
         if len(values) == len(self._tokens):  # all positions, as where hardly any is padding
             values = values[self._tokens]
-        self._largest[self._name] = (values if self._name == "output" else np.abs(values)).max(0)
+        values = (values if self._name == "output" else np.abs(values)).max(0)
+        # Of all batches, and of all layers that share these weights.
+        self._largest[self._name] = np.maximum(self._largest.get(self._name, values), values)
         return without_gradient(self._layer.activation)(self._layer.product(rows))
 
 

@@ -51,7 +51,7 @@ def test_every_variant_is_trained_with_its_settings_and_only_once(recipe, tmp_pa
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.safetensors")} == written
 
 
-@pytest.mark.parametrize("sizes, message", [([], "no size of model"), (["tiny", "mni"], "model size 'mni' is unknown")])
+@pytest.mark.parametrize("sizes, message", [([], "no size of model"), (["tiny", "mni"], "model 'mni' is unknown")])
 def test_sizes_are_checked_before_training(recipe, tmp_path, sizes, message):
     with pytest.raises(ConfigError, match=message):
         ablate(recipe, str(tmp_path), None, sizes=sizes, seeds=1)
