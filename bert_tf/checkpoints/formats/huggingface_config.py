@@ -189,8 +189,9 @@ def read_task(settings: Json, head: str, labels: list[str] | None, max_length: i
 
 
 def lacks_tokenizer(settings: Json) -> bool:
-    """Whether `to_settings` noted that the model has no vocabulary."""
-    return _own(settings).get("wordpiece") is False
+    """Whether `to_settings` noted that the model has no tokenizer."""
+    own = _own(settings)
+    return own.get("tokenizer", own.get("wordpiece")) is False  # the older name
 
 
 def _own(settings: Json) -> Json:
@@ -276,5 +277,5 @@ def to_settings(checkpoint: Checkpoint, family: Family, others: Json) -> Json:
         settings["label2id"] = {label: number for number, label in enumerate(labels)}
     if head == "classification" and task and not (task["name"] == head and labels and len(labels) == 1):
         settings["problem_type"] = _PROBLEMS[task["name"]]  # Transformers expects none for a single class
-    own = ({"task": task} if task and head else {}) | ({} if tokenizer else {"wordpiece": False})
+    own = ({"task": task} if task and head else {}) | ({} if tokenizer else {"tokenizer": False})
     return others | settings | ({"bert_tf": own} if own else {})

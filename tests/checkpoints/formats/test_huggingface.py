@@ -536,6 +536,17 @@ def test_the_padding_token_is_that_of_the_vocabulary(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["pad_token_id"] == 1
 
 
+@pytest.mark.parametrize("mark", ["tokenizer", "wordpiece"])
+def test_a_bert_written_without_a_tokenizer_is_read_without_one(tmp_path, mark):
+    huggingface.write(dataclasses.replace(small()[0], tokenizer=None), str(tmp_path))
+    assert json.loads((tmp_path / "config.json").read_text())["bert_tf"] == {"tokenizer": False}
+    edit(tmp_path, bert_tf={mark: False})
+    assert huggingface.read(str(tmp_path)).tokenizer is None
+    edit(tmp_path, bert_tf={})
+    with raises(DataError, "vocab.txt"):
+        huggingface.read(str(tmp_path))
+
+
 # RoBERTa
 
 
