@@ -34,6 +34,15 @@ class DataError(BertTfError):
 
 
 @contextlib.contextmanager
+def located(source: str) -> Iterator[None]:
+    """Puts the source of what is wrong, such as a path, before the message of a DataError."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from None
+
+
+@contextlib.contextmanager
 def of_workers() -> Iterator[None]:
     """Raises the BertTfError, or KeyboardInterrupt, of a Beam worker itself, without what the runner adds to it."""
     log = logging.getLogger("apache_beam.runners")  # which prints stack traces first

@@ -39,12 +39,8 @@ BERT = Specials("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA = Specials("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
-def special_names(pieces: Sequence[str], source: str) -> Specials:
+def special_names(pieces: Sequence[str]) -> Specials:
     """Finds the special tokens of a vocabulary: BERT's or RoBERTa's, or some of each as in ALBERT.
-
-    Args:
-        pieces: by id.
-        source: where they come from, for error messages.
 
     Raises:
         DataError: one is missing.
@@ -57,7 +53,7 @@ def special_names(pieces: Sequence[str], source: str) -> Specials:
     missing = [" or ".join(pair) for name, *pair in zip(names, BERT, ROBERTA, strict=True) if not name]
     if missing:
         raise DataError(
-            f"{source}: no {', no '.join(missing)} among its {len(pieces):,} pieces; all of them are needed"
+            f"no {', no '.join(missing)} among the {len(pieces):,} pieces of the vocabulary; all of them are needed"
         )
     return Specials(*names)
 

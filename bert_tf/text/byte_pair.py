@@ -4,17 +4,17 @@ TensorFlow has no op for it, but SentencePiece's merges by rank, too. So each wo
 byte, for which a model is made of the merges: piece i is token i, its score the negated rank of its merge.
 """
 
+import contextlib
 import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.config.values import fitting, half_pairs
-from bert_tf.errors import DataError
+from bert_tf.errors import DataError, located
 from bert_tf.files import text_path
 from bert_tf.text.base import RE2_WHITE_SPACE, Specials, SubwordTokenizer, special_names
 from bert_tf.text.encoding import decode
@@ -40,28 +40,11 @@ _BYTES = _printable_bytes()
 _SPELLED_BY_NONE = "\u2581"  # no byte has this character
 
 
-class Sources(NamedTuple):
-    """Where a vocabulary and merges come from, for error messages.
-
-    Attributes:
-        vocab: name of the vocabulary.
-        merges: what precedes the number of a merge.
-        first: number of the first merge.
-    """
-
-    vocab: str = "the vocabulary"
-    merges: str = "the merges, number"
-    first: int = 1
-
-
-_IN_MEMORY = Sources()
-
-
-def read_byte_pairs(vocab: StrPath, merges: StrPath) -> tuple[list[str], list[str], Sources]:
+def read_byte_pairs(vocab: StrPath, merges: StrPath) -> tuple[list[str], list[str]]:
     """Reads vocab.json and merges.txt in GPT-2's format.
 
     Returns:
-        The pieces by id; the merges by rank, each two pieces separated by a space; and where they come from.
+        The pieces by id; and the merges by rank, each two pieces separated by a space.
     """
     path = text_path(vocab)
     try:
@@ -73,33 +56,33 @@ def read_byte_pairs(vocab: StrPath, merges: StrPath) -> tuple[list[str], list[st
         raise DataError(f"{path}: {error}; expected a JSON object of ids by token") from None
     if not isinstance(ids, list) or not all(isinstance(one, tuple) and type(one[1]) is int for one in ids):
         raise DataError(f"{path}: no object of whole numbers; expected a JSON object of ids by token")
-    path = text_path(merges)
+    merges_path = text_path(merges)
     try:
-        with open(path, "rb") as file:
-            lines = decode(file.read(), path).split("\n")
+        with open(merges_path, "rb") as file:
+            lines = decode(file.read(), merges_path).split("\n")
     except OSError as error:
-        raise DataError(f"cannot read the merges {path}: {error.strerror}; expected a merges.txt") from error
+        raise DataError(f"cannot read the merges {merges_path}: {error.strerror}; expected a merges.txt") from error
     lines = [line.removesuffix("\r") for line in lines]
     while lines and not lines[-1]:
         lines.pop()
     header = int(lines[:1] != [] and lines[0].startswith("#version"))
-    vocab = os.fspath(vocab)
-    return _by_id(ids, vocab), lines[header:], Sources(vocab, f"{path}, line", 1 + header)
+    with located(path):
+        return _by_id(ids), lines[header:]
 
 
-def _by_id(ids: Sequence[tuple[str, int]], source: str) -> list[str]:
+def _by_id(ids: Sequence[tuple[str, int]]) -> list[str]:
     pieces: list[str | None] = [None] * len(ids)
     seen = set[str]()
     for piece, number in ids:
-        if half := next(half_pairs(piece, f"{source}:"), None):
+        if half := next(half_pairs(piece, "the vocabulary:"), None):
             raise DataError(half)
         if piece in seen:
-            raise DataError(f"{source}: the token {piece!r} occurs twice")
+            raise DataError(f"the token {piece!r} occurs twice")
         seen.add(piece)
         if not 0 <= number < len(ids):
-            raise DataError(f"{source}: {piece!r} has the id {number}; expected 0 to {len(ids) - 1}, without gaps")
+            raise DataError(f"{piece!r} has the id {number}; expected 0 to {len(ids) - 1}, without gaps")
         if pieces[number] is not None:
-            raise DataError(f"{source}: {pieces[number]!r} and {piece!r} both have the id {number}")
+            raise DataError(f"{pieces[number]!r} and {piece!r} both have the id {number}")
         pieces[number] = piece
     return [str(piece) for piece in pieces]
 
@@ -122,36 +105,32 @@ class BytePairTokenizer(SubwordTokenizer):
 
     KIND, FILES = "byte_bpe", ("vocab.json", "merges.txt")
 
-    def __init__(
-        self,
-        vocab: StrPath | Mapping[str, int] | Sequence[str],
-        merges: StrPath | Sequence[str],
-        *,
-        sources: Sources = _IN_MEMORY,
-    ) -> None:
+    def __init__(self, vocab: StrPath | Mapping[str, int] | Sequence[str], merges: StrPath | Sequence[str]) -> None:
         """Builds the tokenizer.
 
         Args:
             vocab: path of a vocab.json, ids by piece, or the pieces by id; with GPT-2's characters for bytes ("Ġ" is a
                 space), and the special tokens <pad>, <unk>, <s>, </s> and <mask>, or BERT's.
             merges: path of a merges.txt, or its lines: two pieces separated by a space, by rank.
-            sources: where values come from, for error messages.
 
         Raises:
             DataError: a file cannot be read; a byte or a special token is missing, a piece occurs twice, or a merge
                 makes no piece; or text would be merged otherwise than by pairs.
         """
+        location: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if isinstance(vocab, (str, os.PathLike)) and isinstance(merges, (str, os.PathLike)):
-            pieces, pairs, sources = read_byte_pairs(vocab, merges)
+            pieces, pairs = read_byte_pairs(vocab, merges)
+            location = located(f"{text_path(vocab)} and {os.path.basename(merges)}")
         elif isinstance(vocab, (str, os.PathLike)) or isinstance(merges, (str, os.PathLike)):
             raise DataError("vocab and merges are a file and values in memory; expected two files, or two values")
         else:
             ids = fitting(vocab, dict[str, int], "vocab") if isinstance(vocab, Mapping) else None
             listed = ids.items() if ids else ((one, at) for at, one in enumerate(fitting(vocab, list[str], "vocab")))
-            pieces, pairs = _by_id(list(listed), sources.vocab), list(fitting(merges, list[str], "merges"))
-        names = special_names(pieces, sources.vocab)
+            pieces, pairs = _by_id(list(listed)), list(fitting(merges, list[str], "merges"))
         self._merges = tuple(pairs)
-        model, texts, whole = _model(tuple(pieces), self._merges, names, sources)
+        with location:
+            names = special_names(pieces)
+            model, texts, whole = _model(tuple(pieces), self._merges, names)
         super().__init__(pieces, names, texts)
         self._op = SentencePiece(model)
         with tf.init_scope():
@@ -225,28 +204,26 @@ def _bytes_of(piece: str) -> bytes:
 
 
 @functools.lru_cache(maxsize=4)
-def _model(
-    pieces: tuple[str, ...], merges: tuple[str, ...], names: Specials, sources: Sources
-) -> tuple[bytes, list[bytes], list[int]]:
+def _model(pieces: tuple[str, ...], merges: tuple[str, ...], names: Specials) -> tuple[bytes, list[bytes], list[int]]:
     """The SentencePiece model of a vocabulary, what each piece stands for, and the pieces that are kept as words."""
     from sentencepiece import sentencepiece_model_pb2  # its message classes take a moment
 
-    source, ids = sources.vocab, {piece: number for number, piece in enumerate(pieces)}
+    ids = {piece: number for number, piece in enumerate(pieces)}
     lacking = [char for char in _BYTES if char not in ids]
     if lacking:
         named = ", ".join(f"0x{_BYTES[char]:02x} ({char!r})" for char in lacking[:3])
-        raise DataError(f"{source}: no token for {len(lacking)} of the 256 bytes, such as {named}")
+        raise DataError(f"no token for {len(lacking)} of the 256 bytes, such as {named}")
     ranks, pairs = dict[str, int](), list[tuple[str, str]]()
     for rank, merge in enumerate(merges):
-        location, pair = f"{sources.merges} {rank + sources.first}", merge.split(" ")
+        pair = merge.split(" ")
         if len(pair) != 2 or not all(pair):
-            raise DataError(f"{location}: {merge!r}; expected two pieces separated by a space")
+            raise DataError(f"merge {rank + 1}, {merge!r}; expected two pieces separated by a space")
         unknown = next((piece for piece in (*pair, "".join(pair)) if piece not in ids), None)
         if unknown is not None:
-            raise DataError(f"{location}: {merge!r}, but {unknown!r} is no token of {source}")
+            raise DataError(f"merge {rank + 1}, {merge!r}, but {unknown!r} is no token of the vocabulary")
         if "".join(pair) in ranks:
             first = merges[ranks["".join(pair)]]
-            raise DataError(f"{location}: {merge!r} makes the same token as {first!r}")
+            raise DataError(f"merge {rank + 1}, {merge!r}, makes the same token as {first!r}")
         ranks["".join(pair)] = rank
         pairs.append((pair[0], pair[1]))
 
@@ -265,10 +242,10 @@ def _model(
             proto.pieces.add(piece=f"{_SPELLED_BY_NONE}{number}", type=proto.SentencePiece.CONTROL)
     proto.pieces.add(piece=_SPELLED_BY_NONE, type=proto.SentencePiece.UNKNOWN)  # a model needs one; no text has it
     model = proto.SerializeToString()
-    return model, texts, _checked_merging(pieces, pairs, model, source)
+    return model, texts, _checked_merging(pieces, pairs, model)
 
 
-def _checked_merging(pieces: tuple[str, ...], pairs: list[tuple[str, str]], model: bytes, source: str) -> list[int]:
+def _checked_merging(pieces: tuple[str, ...], pairs: list[tuple[str, str]], model: bytes) -> list[int]:
     """Raises DataError if merging by the joined string, as SentencePiece does, differs from merging by pairs.
 
     Compares them on all pieces, and on random pieces side by side. No published vocabulary differs.
@@ -291,7 +268,7 @@ def _checked_merging(pieces: tuple[str, ...], pairs: list[tuple[str, str]], mode
         expected = [token.id for token in by_pairs.tokenize(word)]
         if ids != expected:
             raise DataError(
-                f"{source}: {word!r} is {[pieces[i] for i in expected]} if pieces are merged by pairs, but "
+                f"{word!r} is {[pieces[i] for i in expected]} if pieces are merged by pairs, but "
                 f"{[pieces[i] for i in ids]} here, where they are merged by the joined string; use another vocabulary"
             )
     return [ids[0] for _, ids in zip(ordinary, found, strict=False) if len(ids) == 1]

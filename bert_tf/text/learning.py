@@ -165,7 +165,7 @@ def learn_unigram(lines: Iterable[str | bytes], size: int) -> bytes:
         if "_.empty()]" in str(error):
             raise DataError(_NO_WORDS) from None
         raise
-    proto = parse_model(model.getvalue(), "the learned model")
+    proto = parse_model(model.getvalue())
     proto.pieces.append(proto.pieces.pop(len(_FIRST)))
     return proto.SerializeToString()
 

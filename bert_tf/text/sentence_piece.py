@@ -1,5 +1,6 @@
 """SentencePiece (XLM-R, ALBERT, KoBERT) in the TensorFlow graph, by the op of TF Text."""
 
+import contextlib
 import functools
 import re
 import struct
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.errors import DataError
+from bert_tf.errors import DataError, located
 from bert_tf.files import text_path
 from bert_tf.text.base import ROBERTA, SubwordTokenizer, special_names
 from bert_tf.text.tf_text import SentencePiece
@@ -32,13 +33,8 @@ def read_model(path: str) -> bytes:
         raise DataError(f"cannot read the model {path}: {error.strerror}; expected a .model file") from error
 
 
-def parse_model(model: bytes, source: str) -> "ModelProto":
-    """Parses a SentencePiece model; raises DataError if it is none, or of an algorithm that is not supported.
-
-    Args:
-        model: bytes of a .model file.
-        source: where they come from, for error messages.
-    """
+def parse_model(model: bytes) -> "ModelProto":
+    """Parses the bytes of a .model file; raises DataError if it is none, or of an algorithm that is not supported."""
     from google.protobuf.message import DecodeError
     from sentencepiece.sentencepiece_model_pb2 import ModelProto  # it takes a moment
 
@@ -46,20 +42,20 @@ def parse_model(model: bytes, source: str) -> "ModelProto":
     try:
         proto.ParseFromString(model)
     except DecodeError:
-        raise DataError(f"{source}: no SentencePiece model, or a part of one; expected a .model file") from None
+        raise DataError("no SentencePiece model, or a part of one; expected a .model file") from None
     if not proto.pieces or not proto.HasField("trainer_spec") or not proto.HasField("normalizer_spec"):
-        raise DataError(f"{source}: a SentencePiece model without pieces or without settings; expected a .model file")
+        raise DataError("a SentencePiece model without pieces or without settings; expected a .model file")
     kind = proto.trainer_spec.ModelType.Name(proto.trainer_spec.model_type)
     if kind not in ("UNIGRAM", "BPE"):
-        raise DataError(f"{source}: a SentencePiece model of the type {kind}; expected UNIGRAM or BPE")
+        raise DataError(f"a SentencePiece model of the type {kind}; expected UNIGRAM or BPE")
     if proto.trainer_spec.treat_whitespace_as_suffix:
-        raise DataError(f"{source}: a SentencePiece model with white space after words; expected it before words")
+        raise DataError("a SentencePiece model with white space after words; expected it before words")
     seen = set[str]()
     for number, piece in enumerate(proto.pieces):
         if not isinstance(piece.piece, str):
-            raise DataError(f"{source}: piece {number}, {piece.piece!r}, is not UTF-8; get the .model file again")
+            raise DataError(f"piece {number}, {piece.piece!r}, is not UTF-8; get the .model file again")
         if piece.piece in seen:
-            raise DataError(f"{source}: piece {number}, {piece.piece!r}, occurs twice")
+            raise DataError(f"piece {number}, {piece.piece!r}, occurs twice")
         seen.add(piece.piece)
     return proto
 
@@ -76,15 +72,14 @@ def unchanging_charsmap() -> bytes:
     return struct.pack("<I", units.nbytes) + units.tobytes() + f"{_SPACE}\0".encode()
 
 
-def with_ids(model: bytes, pieces: Sequence[str], source: str = "the model") -> bytes:
+def with_ids(model: bytes, pieces: Sequence[str]) -> bytes:
     """Gives the pieces of a SentencePiece model other ids.
 
     Args:
         model: bytes of a .model file.
         pieces: by id. The model's others are left out; those that it lacks are in no text.
-        source: where the model comes from, for error messages.
     """
-    proto = parse_model(model, source)
+    proto = parse_model(model)
     kinds, known = proto.SentencePiece, {piece.piece: piece for piece in proto.pieces}
     numbered = [known.get(name) or kinds(piece=name, type=kinds.CONTROL) for name in pieces]
     del proto.pieces[:]
@@ -92,20 +87,19 @@ def with_ids(model: bytes, pieces: Sequence[str], source: str = "the model") -> 
     return proto.SerializeToString()
 
 
-def with_fairseq_ids(model: bytes, source: str = "the model") -> bytes:
+def with_fairseq_ids(model: bytes) -> bytes:
     """Gives the pieces of a SentencePiece model the ids of fairseq, which XLM-R has.
 
     They are <s>, <pad>, </s>, <unk> = 0 to 3, the model's from its fourth piece on, and <mask>, the last.
 
     Args:
         model: bytes of a .model file that begins with <unk>, <s> and </s>.
-        source: where they come from, for error messages.
     """
-    pieces = [piece.piece for piece in parse_model(model, source).pieces]
+    pieces = [piece.piece for piece in parse_model(model).pieces]
     first = [ROBERTA.unk, ROBERTA.cls, ROBERTA.sep]
     if pieces[:3] != first:
-        raise DataError(f"{source}: its first pieces are {pieces[:3]}; expected <unk>, <s> and </s>, as XLM-R's")
-    return with_ids(model, [ROBERTA.cls, ROBERTA.pad, ROBERTA.sep, ROBERTA.unk, *pieces[3:], ROBERTA.mask], source)
+        raise DataError(f"the first pieces of the model are {pieces[:3]}; expected <unk>, <s> and </s>, as XLM-R's")
+    return with_ids(model, [ROBERTA.cls, ROBERTA.pad, ROBERTA.sep, ROBERTA.unk, *pieces[3:], ROBERTA.mask])
 
 
 class SentencePieceTokenizer(SubwordTokenizer):
@@ -128,23 +122,25 @@ class SentencePieceTokenizer(SubwordTokenizer):
 
     KIND, FILES = "sentencepiece", ("sentencepiece.model",)
 
-    def __init__(self, model: StrPath | bytes, *, source: str = "the model") -> None:
+    def __init__(self, model: StrPath | bytes) -> None:
         """Builds the tokenizer.
 
         Args:
             model: path of a .model file, or its bytes. The pieces have the model's own ids, and the special tokens are
                 among them: <pad>, <unk>, <s>, </s> and <mask>, or BERT's. XLM-R's file has no <pad> and no <mask>;
                 `bert_tf.text.sentence_piece.with_fairseq_ids` gives its pieces the ids of the checkpoint.
-            source: where bytes come from, for error messages.
 
         Raises:
             DataError: no such file, no SentencePiece model, or a special token is missing.
         """
+        location: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if not isinstance(model, bytes):
-            source = text_path(model)
-            model = read_model(source)
-        self.model, of_op, pieces, texts, self._adds_space = _prepared(model, source)
-        super().__init__(pieces, special_names(pieces, source), texts)
+            path = text_path(model)
+            model, location = read_model(path), located(path)
+        with location:
+            self.model, of_op, pieces, texts, self._adds_space = _prepared(model)
+            names = special_names(pieces)
+        super().__init__(pieces, names, texts)
         self._op = SentencePiece(of_op)
 
     def get_config(self) -> dict[str, bool]:
@@ -168,21 +164,21 @@ class SentencePieceTokenizer(SubwordTokenizer):
 
 
 @functools.lru_cache(maxsize=4)
-def _prepared(model: bytes, source: str) -> tuple[bytes, bytes, list[str], list[bytes], bool]:
+def _prepared(model: bytes) -> tuple[bytes, bytes, list[str], list[bytes], bool]:
     """The model with special tokens that no text has, and as the op gets it; its pieces, what each stands for, and
     whether a text gets a space before it.
     """
     import sentencepiece
 
-    proto = parse_model(model, source)
+    proto = parse_model(model)
     pieces = [piece.piece for piece in proto.pieces]
-    names = special_names(pieces, source)
+    names = special_names(pieces)
     kinds = proto.SentencePiece
     for piece in proto.pieces:
         if piece.piece in names:
             piece.type = kinds.UNKNOWN if piece.piece == names.unk else kinds.CONTROL
         elif piece.type == kinds.UNKNOWN:
-            raise DataError(f"{source}: the unknown piece is {piece.piece!r}; expected {names.unk!r}")
+            raise DataError(f"the unknown piece is {piece.piece!r}; expected {names.unk!r}")
     texts = []
     for piece in proto.pieces:
         byte = BYTE.fullmatch(piece.piece) if piece.type == kinds.BYTE else None
@@ -195,5 +191,5 @@ def _prepared(model: bytes, source: str) -> tuple[bytes, bytes, list[str], list[
         sentencepiece.SentencePieceProcessor(model_proto=of_op)
     except RuntimeError as error:
         message = str(error).replace("\n", " ")
-        raise DataError(f"{source}: a damaged SentencePiece model ({message}); get the .model file again") from None
+        raise DataError(f"a damaged SentencePiece model ({message}); get the .model file again") from None
     return changed, of_op, pieces, texts, proto.normalizer_spec.add_dummy_prefix

@@ -10,10 +10,10 @@ from bert_tf.checkpoints.tokenizer_files.files import (
     require_known,
     write_library,
 )
-from bert_tf.errors import DataError
+from bert_tf.errors import DataError, located
 from bert_tf.files import checked
 from bert_tf.text.base import ROBERTA
-from bert_tf.text.byte_pair import BytePairTokenizer, Sources, read_byte_pairs
+from bert_tf.text.byte_pair import BytePairTokenizer, read_byte_pairs
 from bert_tf.types import Json
 
 FILES: tuple[str, ...] = BytePairTokenizer.FILES
@@ -39,18 +39,21 @@ def read(files: TokenizerFiles) -> BytePairTokenizer:
         raise UnsupportedTokenizer(f"add_prefix_space is true in {CONFIG}, which puts a space before texts")
     listed = _of_library(files) if files.library else None
     stored = read_byte_pairs(*map(files.file, FILES)) if files.has(*FILES) else None
-    if listed and stored and (stored[0][: len(listed[0])], stored[1]) != listed[:2]:
+    if listed and stored and (stored[0][: len(listed[0])], stored[1]) != listed:
         files.differ(" and ".join(FILES))
         stored = None
     found = stored or listed
     if not found:
         there, lacking = sorted(FILES, key=files.has, reverse=True)
         raise DataError(f"{files.path}: {there} without {lacking}; download the one of this model")
-    pieces, merges, sources = found
-    return BytePairTokenizer(files.completed(pieces, sources.vocab, fill=True), merges, sources=sources)
+    pieces, merges = found
+    source = f"{files.file(FILES[0])} and {FILES[1]}" if stored else files.file(LIBRARY)
+    complete = files.completed(pieces, source, fill=True)
+    with located(source):
+        return BytePairTokenizer(complete, merges)
 
 
-def _of_library(files: TokenizerFiles) -> tuple[list[str], list[str], Sources]:
+def _of_library(files: TokenizerFiles) -> tuple[list[str], list[str]]:
     """The pieces and merges of tokenizer.json, as from `read_byte_pairs`."""
     if files.algorithm != "BPE":
         raise UnsupportedTokenizer(f"{LIBRARY} holds {files.algorithm!r}, not byte-level BPE")
@@ -66,7 +69,7 @@ def _of_library(files: TokenizerFiles) -> tuple[list[str], list[str], Sources]:
     merges = checked(files.model.get("merges") or [], list[str | list[str]], file, "model.merges")
     # Strings or, in newer files, pairs.
     lines = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
-    return files.listed(), lines, Sources(file, f"{file}, merge")
+    return files.listed(), lines
 
 
 def write(path: str, tokenizer: BytePairTokenizer) -> Json:

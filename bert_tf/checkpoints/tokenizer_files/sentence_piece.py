@@ -18,7 +18,7 @@ from bert_tf.checkpoints.tokenizer_files.files import (
     require_known,
     write_library,
 )
-from bert_tf.errors import DataError
+from bert_tf.errors import DataError, located
 from bert_tf.files import checked, write_bytes
 from bert_tf.text.base import ROBERTA
 from bert_tf.text.sentence_piece import (
@@ -92,11 +92,11 @@ def read(files: TokenizerFiles) -> SentencePieceTokenizer:
         model, source = made, files.file(LIBRARY)
     if model is None:
         raise DataError(f"{files.path}: neither {FILES[0]} nor {LIBRARY}; download the one of this model")
-    pieces = _pieces(parse_model(model, source))
+    with located(source):
+        pieces = _pieces(parse_model(model))
     complete = files.completed(pieces, source, fill=True)
-    tokenizer = SentencePieceTokenizer(
-        with_ids(model, complete, source) if complete != pieces else model, source=source
-    )
+    with located(source):
+        tokenizer = SentencePieceTokenizer(with_ids(model, complete) if complete != pieces else model)
     splits = any(one["type"] == "WhitespaceSplit" for one in files.components("pre_tokenizer"))
     if splits and tokenizer.tokenize(_WHITE_SPACE).values.shape[0]:
         raise UnsupportedTokenizer(f"{LIBRARY} splits text by WhitespaceSplit, and does not normalize white space")
@@ -107,19 +107,24 @@ def _stored(files: TokenizerFiles, name: str) -> bytes:
     """A .model file, with the ids of the checkpoint."""
     source = files.file(name)
     model = read_model(source)
+    with located(source):
+        pieces = _pieces(parse_model(model))
     if numbers_lines(files):
-        return _with_line_numbers(files, model, source)
-    if files.name == _CAMEMBERT:
-        pieces = _pieces(parse_model(model, source))
-        if pieces[:1] != [ROBERTA.unk]:
-            raise DataError(f"{source}: its first piece is {pieces[0]!r}; expected <unk>, as CamemBERT's")
-        return with_ids(model, [*_CAMEMBERT_FIRST, *pieces[1:], ROBERTA.mask], source)
-    return with_fairseq_ids(model, source) if name == _FAIRSEQ or files.name == _XLM_R else model
+        return with_ids(model, _lines(files, model, name))
+    with located(source):
+        if files.name == _CAMEMBERT:
+            if pieces[:1] != [ROBERTA.unk]:
+                raise DataError(f"the first piece of the model is {pieces[0]!r}; expected <unk>, as CamemBERT's")
+            return with_ids(model, [*_CAMEMBERT_FIRST, *pieces[1:], ROBERTA.mask])
+        if name == _FAIRSEQ or files.name == _XLM_R:
+            return with_fairseq_ids(model)
+    return model
 
 
-def _with_line_numbers(files: TokenizerFiles, model: bytes, source: str) -> bytes:
+def _lines(files: TokenizerFiles, model: bytes, name: str) -> list[str]:
+    """The lines of KoBERT's vocab.txt, whose numbers are the ids of the pieces in the file `name`."""
     file = files.file(_VOCABULARY)
-    lines, proto = read_pieces(file), parse_model(model, source)
+    lines, proto = read_pieces(file), parse_model(model)
     known = set(lines)
     if len(known) < len(lines):
         twice = next(line for number, line in enumerate(lines) if line in lines[:number])
@@ -127,12 +132,12 @@ def _with_line_numbers(files: TokenizerFiles, model: bytes, source: str) -> byte
     ordinary = (proto.SentencePiece.NORMAL, proto.SentencePiece.USER_DEFINED, proto.SentencePiece.BYTE)
     lacking = [piece.piece for piece in proto.pieces if piece.type in ordinary and piece.piece not in known]
     if lacking:
-        raise DataError(f"{file}: no line for {len(lacking)} pieces of {source}, such as {lacking[0]!r}")
+        raise DataError(f"{file}: no line for {len(lacking)} pieces of {name}, such as {lacking[0]!r}")
     files.warnings.append(
-        f"tokenizer: the ids of {os.path.basename(source)} are the line numbers of {_VOCABULARY}, as in KoBERT; texts "
+        f"tokenizer: the ids of {name} are the line numbers of {_VOCABULARY}, as in KoBERT; texts "
         "are not changed before SentencePiece"
     )
-    return with_ids(model, lines, source)
+    return lines
 
 
 def _pieces(proto: "ModelProto") -> list[str]:
@@ -141,7 +146,7 @@ def _pieces(proto: "ModelProto") -> list[str]:
 
 def _same(one: bytes, other: bytes) -> bool:
     """Whether two models normalize text alike, and have the same pieces, with the same scores, at the same ids."""
-    protos = [parse_model(model, "") for model in (one, other)]
+    protos = [parse_model(model) for model in (one, other)]
     first, second = (
         (
             _pieces(proto),
@@ -205,7 +210,7 @@ def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
     """Writes a .model file or tokenizer.json; returns the settings for tokenizer_config.json."""
     pieces = real_pieces(tokenizer.vocab)
     model = with_ids(tokenizer.model, pieces)
-    proto, names = parse_model(model, "the model"), tokenizer.special_names
+    proto, names = parse_model(model), tokenizer.special_names
     if not _in_transformers(proto):
         write_bytes(os.path.join(path, _PLAIN), model)
         return {"tokenizer_class": "TokenizersBackend"}

@@ -155,9 +155,9 @@ def test_a_space_before_texts_is_not_left_out_in_silence(files):
 def test_a_damaged_vocabulary_is_one_line(files):
     pieces, merges = byte_pair().vocab, byte_pair().merges
     write(files, "merges.txt", "\n".join(["#version: 0.2", *merges, "Z q", ""]))
-    with raises(DataError, f"merges.txt, line {len(merges) + 2}", "'Z q'", "'Zq'"):
+    with raises(DataError, "merges.txt", f"merge {len(merges) + 1}", "'Z q'", "'Zq'"):
         read(files, SIZE)
-    with raises(DataError, f"merges.txt, line {len(merges) + 2}"):
+    with raises(DataError, "merges.txt", f"merge {len(merges) + 1}"):
         read(files, SIZE + 3)
     write(files, "merges.txt", "\n".join(merges))
     write(files, "vocab.json", {piece if piece != "Ġ" else "none": number for number, piece in enumerate(pieces)})
