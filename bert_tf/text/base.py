@@ -164,7 +164,8 @@ class BaseTokenizer(tf.Module, abc.ABC):
     def tokenize_with_words(self, strings: Strings) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """Converts text to token ids and marks the first piece of each word; words are separated by white space.
 
-        Punctuation marks that are pieces, and unknown words, are separate words.
+        Punctuation marks that are pieces, and unknown words, are separate words. White space that is a piece is a part
+        of the word after it, and a word of its own only at the end of a text.
 
         Args:
             strings: see `tokenize`.
@@ -281,10 +282,10 @@ class SubwordTokenizer(BaseTokenizer):
             piece in special or (len(text) == 1 and is_punctuation(text))
             for piece, text in zip(pieces, bare, strict=True)
         ]
+        blank = [not text.strip(WHITE_SPACE) for text in decoded]
         with tf.init_scope():
-            self._opens, self._alone = tf.constant(opens), tf.constant(alone)
-            # A piece of white space alone begins the word after it.
-            self._closes = tf.constant([text.endswith(spaces) and bool(text.strip(WHITE_SPACE)) for text in decoded])
+            self._opens, self._alone, self._blank = map(tf.constant, (opens, alone, blank))
+            self._closes = tf.constant([text.endswith(spaces) for text in decoded])
             self._texts = tf.constant(texts)
 
     @abc.abstractmethod
@@ -330,7 +331,9 @@ class SubwordTokenizer(BaseTokenizer):
     def word_starts(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
         rows, values = rows_of(ids.row_splits), ids.values
         alone, closes = tf.gather(self._alone, values), tf.gather(self._closes, values)
-        begins = tf.gather(self._opens, values)[1:] | closes[:-1] | alone[1:] | alone[:-1] | (rows[1:] != rows[:-1])
+        begins = tf.gather(self._opens, values)[1:] | closes[:-1] | alone[1:] | alone[:-1]
+        # White space alone is a part of the word after it.
+        begins = begins & ~tf.gather(self._blank, values)[:-1] | (rows[1:] != rows[:-1])
         return ids.with_values(tf.concat([tf.ones_like(values[:1], tf.bool), begins], 0))
 
     def _texts_of(self, ids: tf.Tensor) -> tf.Tensor:

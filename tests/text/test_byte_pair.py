@@ -189,14 +189,16 @@ def test_words_begin_after_white_space_and_at_marks(tokenizer):
         for row in zip(ids.to_list()[:1], begins.to_list()[:1], strict=True)
     ]
     words = "".join(("|" if begin else "") + piece for piece, begin in rows[0])
-    assert words == "|Recursively|,| well|-|known| | words|."
+    assert words == "|Recursively|,| well|-|known|  words|."
     assert [row[:1] for row in begins.to_list()] == [[True], [True], []]
     assert sum(begins.to_list()[1]) == 2
 
 
 def test_a_space_on_its_own_begins_the_word_after_it(learned):
     byte = BytePairTokenizer([piece for piece in learned[0] if len(piece) == 1 or piece in SPECIALS], [])
-    assert byte.tokenize_with_words(["a bc"])[1].to_list() == [[True, True, False, False]]
+    found = byte.tokenize_with_words(["a bc", "a  b", " (b", "a ", " "])[1].to_list()
+    words = ["|a| bc", "|a|  b", "| (|b", "|a| ", "| "]
+    assert found == [[before == "|" for before, char in itertools.pairwise(row) if char != "|"] for row in words]
 
 
 def test_a_tokenizer_can_be_pickled(tokenizer):
