@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Required, TypedDict
 
 from bert_tf.errors import DataError
 from bert_tf.files import checked, read_json
@@ -44,12 +44,13 @@ class _Config(TypedDict, total=False):
     added_tokens_decoder: dict[str, "_Token"] | None
 
 
-class _Token(TypedDict):
-    content: str
+class _Token(TypedDict, total=False):
+    content: Required[str]
+    special: bool
 
 
 class _AddedToken(_Token):
-    id: int
+    id: Required[int]
 
 
 class _Library(TypedDict, total=False):
@@ -158,14 +159,14 @@ class TokenizerFiles:
                 ids are numbers of lines: the missing line may be anywhere.
         """
         complete = list(pieces)
-        new = self._append_added(complete)
+        added = self._append_added(complete)
         if fill:
-            new += self._append_named(complete)
-            new = [token for token in new if token not in (*BERT, *ROBERTA)]
-        if new:
-            shown = ", ".join(new[:_SHOWN])
-            how = "do not occur in texts" if fill else "matched in texts as ordinary pieces, not before everything else"
-            self.warnings.append(f"tokenizer: added tokens are appended to the vocabulary ({shown}) and {how}")
+            added += self._append_named(complete)
+        if shown := ", ".join([token for token in added if token not in (*BERT, *ROBERTA)][:_SHOWN]):
+            self.warnings.append(
+                f"tokenizer: added tokens ({shown}) are ordinary pieces here; Transformers looks for them in texts "
+                "before everything else"
+            )
         missing = self.vocab_size - len(complete)
         if fill and 0 < missing <= _MOST_UNUSED:
             self.warnings.append(
@@ -177,17 +178,23 @@ class TokenizerFiles:
         return complete
 
     def _append_added(self, pieces: list[str]) -> list[str]:
-        """Appends the added tokens, from all files that list them, to `pieces`; returns those that it lacked."""
+        """Appends the added tokens, from all files that list them, to `pieces`.
+
+        Returns:
+            Those that it lacked, and those that Transformers looks for in all texts.
+        """
         decoder = self.config.get("added_tokens_decoder") or {}
         if not all(map(str.isdecimal, decoder)):
             raise DataError(
                 f"{self.path}: added tokens without an integer id; save the tokenizer again with Transformers"
             )
-        added = {int(number): token["content"] for number, token in decoder.items()}
-        added |= {token["id"]: token["content"] for token in self.added_tokens}
+        tokens = {int(number): token for number, token in decoder.items()}
+        tokens |= {token["id"]: token for token in self.added_tokens}
+        added = {number: token["content"] for number, token in tokens.items()}
+        ordinary = [token["content"] for token in tokens.values() if not token.get("special", True)]
         if self.has("added_tokens.json"):
-            tokens = read_json(self.file("added_tokens.json"), dict[str, int])
-            added |= {number: token for token, number in tokens.items()}
+            ids = read_json(self.file("added_tokens.json"), dict[str, int])
+            added |= {number: token for token, number in ids.items()}
         for number, token in added.items():
             if token in (*BERT, *ROBERTA) and number < len(pieces) and pieces[number] != token:
                 raise DataError(
@@ -202,7 +209,7 @@ class TokenizerFiles:
                 f"{len(pieces)} pieces of the vocabulary without a gap"
             )
         pieces += new.values()
-        return list(new.values())
+        return list(dict.fromkeys((*new.values(), *ordinary)))
 
     def _append_named(self, pieces: list[str]) -> list[str]:
         """Appends special tokens that files name and no file numbers; returns them."""

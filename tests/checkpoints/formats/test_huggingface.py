@@ -907,7 +907,11 @@ LIBRARY = {
             LIBRARY | {"normalizer": LIBRARY["normalizer"] | {"clean_text": False}},
             "tokenizer: clean_text is false in tokenizer.json",
         ),
-        ("added_tokens.json", {"[X]": len(PIECES)}, "tokenizer: added tokens are appended to the vocabulary ([X])"),
+        (
+            "added_tokens.json",
+            {"[X]": len(PIECES)},
+            "tokenizer: added tokens ([X]) are ordinary pieces here",
+        ),
     ],
 )
 def test_a_file_that_changes_the_result_and_is_not_applied_has_a_line(tmp_path, tensors, caplog, file, content, line):
