@@ -93,6 +93,7 @@ def test_a_config_is_restored_from_a_dict(cls):
         (BertConfig(num_layers=10**6), ("model.num_layers", "1000000")),
         (BertConfig(max_position_embeddings=10**9), ("model.max_position_embeddings", "1000000000")),
         (BertConfig(vocab_size=0), ("model.vocab_size", "0")),
+        (BertConfig(embedding_size=-1), ("model.embedding_size", "-1", "0")),
         (BertConfig(vocab_size=10**12), ("model.vocab_size", "1000000000000")),
         (BertConfig(position_offset=-1), ("model.position_offset", "-1", "0")),
         (BertConfig(type_vocab_size=-1), ("model.type_vocab_size", "-1", "0")),

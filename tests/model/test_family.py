@@ -6,8 +6,10 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bert_tf import BertConfig, BertEncoder
+from bert_tf.model.encoder import attention_probabilities
 from bert_tf.model.heads import POSITIONS, build
 from bert_tf.model.variables import variable_shapes
 from tests.model.small import FAMILY, features, small_config
@@ -37,11 +39,11 @@ NAMES = {
 TIED = r"decoder|generator_lm_head\.weight|vocab_projector\.weight"  # the word embeddings and the bias again
 
 
-def copied(theirs, ours):
-    """Copies all tensors of a model of Transformers into a model of ours; none may be left over on either side."""
+def by_path(theirs, value_of):
+    """`value_of` each parameter of a model of Transformers, by the paths of our variables."""
     values = {}
-    for name, tensor in theirs.named_parameters():
-        value = tensor.detach().numpy()
+    for name, parameter in theirs.named_parameters():
+        value = value_of(parameter).numpy()
         if re.search(r"predictions\.bias|generator_lm_head\.bias|vocab_projector\.bias", name):
             values["masked_lm/bias"] = value
         elif not re.search(TIED, name):
@@ -54,10 +56,7 @@ def copied(theirs, ours):
                 path += "/bias" if name.endswith("bias") else "/kernel"
             value = value.T if path.endswith("kernel") else value
             values[path] = np.concatenate([values[path], value], -1) if path in values else value
-    variables = {variable.path: variable for variable in ours.weights}
-    assert values.keys() == variables.keys()
-    for path, value in values.items():
-        variables[path].assign(value)
+    return values
 
 
 def theirs_of(name, config):
@@ -74,7 +73,8 @@ def theirs_of(name, config):
         named |= {"num_hidden_layers": config.num_layers, "num_attention_heads": config.num_heads}
         named |= {"embedding_size": config.embedding_size, "type_vocab_size": 2}
         named |= {"hidden_act": {"tanh_gelu": "gelu_new", "erf_gelu": "gelu"}[config.activation]}
-    model = kind(kind.config_class(**shape, **named)).eval()
+    # Its other implementations return no attention.
+    model = kind._from_config(kind.config_class(**shape, **named), attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.3)
@@ -83,13 +83,16 @@ def theirs_of(name, config):
 
 @pytest.mark.parametrize("head", ["masked_lm", "classification"])
 @pytest.mark.parametrize("member, family", [("albert", "Albert"), ("electra", "Electra"), ("distilbert", "DistilBert")])
-def test_states_and_logits_equal_those_of_transformers(member, family, head):
+def test_states_attention_logits_and_gradients_equal_those_of_transformers(member, family, head):
     config = small_config(**FAMILY[member], pooler=head == "classification")
     suffix = {"masked_lm": "ForMaskedLM", "classification": "ForSequenceClassification"}[head]
     theirs = theirs_of(family + suffix, config)
     encoder = BertEncoder(config)
     ours = build(encoder, head, 3)
-    copied(theirs, ours)
+    weights, variables = by_path(theirs, torch.Tensor.detach), {variable.path: variable for variable in ours.weights}
+    assert weights.keys() == variables.keys()
+    for path, value in weights.items():
+        variables[path].assign(value)
 
     inputs = features()
     tensors = {
@@ -99,19 +102,31 @@ def test_states_and_logits_equal_those_of_transformers(member, family, head):
     }
     if not config.type_vocab_size:
         del tensors["token_type_ids"]
+    tensors = {name: torch.tensor(value) for name, value in tensors.items()}
     with torch.no_grad():
-        want = theirs(**{name: torch.tensor(value) for name, value in tensors.items()}, output_hidden_states=True)
+        want = theirs(**tensors, output_hidden_states=True, output_attentions=True)
     got = encoder(inputs)
     tokens = inputs["input_mask"] == 1  # outputs at padding are meaningless
     states = [got["embedding_output"], *got["encoder_outputs"]]
     for our_states, their_states in zip(states, want.hidden_states, strict=True):
         np.testing.assert_allclose(our_states.numpy()[tokens], their_states.numpy()[tokens], atol=1e-5)
+    attention = attention_probabilities(encoder, inputs).numpy().transpose(0, 3, 1, 2, 4)
+    their_attention = np.stack([layer.numpy() for layer in want.attentions], 1).transpose(0, 3, 1, 2, 4)
+    np.testing.assert_allclose(attention[tokens], their_attention[tokens], atol=1e-5)
+    labels = {"masked_lm": inputs["input_word_ids"][tokens], "classification": np.array([0, 1, 2, 1])}[head]
+    chosen = tokens if head == "masked_lm" else np.ones(4, bool)
     if head == "masked_lm":
-        positions = np.tile(np.arange(24, dtype=np.int32), (4, 1))
-        logits = ours(inputs | {POSITIONS: positions})["mlm_logits"].numpy()[tokens]
-        np.testing.assert_allclose(logits, want.logits.numpy()[tokens], atol=1e-5)
-    else:
-        np.testing.assert_allclose(ours(inputs)["logits"], want.logits.numpy(), atol=1e-5)
+        inputs[POSITIONS] = np.tile(np.arange(24, dtype=np.int32), (4, 1))
+    with tf.GradientTape() as tape:
+        (logits,) = ours(inputs).values()
+        loss = tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits[chosen]))
+    np.testing.assert_allclose(logits[chosen], want.logits.numpy()[chosen], atol=1e-5)
+    their_logits = theirs.double()(**tensors).logits[torch.tensor(chosen)]
+    torch.nn.functional.cross_entropy(their_logits, torch.tensor(labels).long(), reduction="sum").backward()
+    gradients = tape.gradient(loss, {path: variable.value for path, variable in variables.items()})
+    for path, value in by_path(theirs, lambda parameter: parameter.grad).items():
+        found = tf.convert_to_tensor(gradients[path]).numpy()
+        np.testing.assert_allclose(found, value, rtol=0, atol=1e-5 * np.abs(value).max(), err_msg=path)
 
 
 @pytest.mark.parametrize(
