@@ -15,7 +15,7 @@ from bert_tf.bundled import bundled
 from bert_tf.text import Tokenizer, learn_vocabulary
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.byte_pair import BytePairTokenizer
-from bert_tf.text.sentence_piece import SentencePieceTokenizer, with_fairseq_ids
+from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer, with_fairseq_ids
 
 KINDS = ("wordpiece", "byte_bpe", "unigram")
 TEXTS = ("data/korean/gnome_train.txt.gz", "data/sotu/train.txt.gz")
@@ -83,6 +83,17 @@ def sentence_piece_model(**settings: Any) -> bytes:
 
 
 @functools.cache
+def albert_model() -> bytes:
+    """ALBERT's spiece.model: with its special tokens, of text in lower case."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=map(str.lower, _text()), model_writer=model, vocab_size=1500, minloglevel=2,
+        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols="[CLS],[SEP],[MASK]",
+    )  # fmt: skip
+    return model.getvalue()
+
+
+@functools.cache
 def sentence_piece(**settings: Any) -> SentencePieceTokenizer:
     """A SentencePiece tokenizer with XLM-R's ids, of `sentence_piece_model`."""
     return SentencePieceTokenizer(with_fairseq_ids(sentence_piece_model(**settings)))
@@ -95,6 +106,7 @@ TOKENIZERS: dict[str, Callable[[], BaseTokenizer]] = {
     "unigram": sentence_piece,
     "bpe": lambda: sentence_piece(model_type="bpe"),
     "bytes": lambda: sentence_piece(byte_fallback=True),
+    "albert": lambda: albert_tokenizer(albert_model()),
 }
 
 

@@ -189,7 +189,9 @@ class ExampleData:
 
 @dataclasses.dataclass
 class TokenizerSettings:
-    """Settings of WordPiece tokenizers, which do nothing for other kinds: what these do with text is in their files.
+    """Settings of WordPiece tokenizers, and of ALBERT's SentencePiece, of which the first two apply.
+
+    They do nothing for other kinds: what these do with text is in their files.
 
     Attributes:
         lower_case: lower-case the text.
@@ -207,10 +209,13 @@ class SavedTokenizer(TokenizerSettings):
     """What a model directory and an export say of the tokenizer in their files.
 
     Attributes:
-        kind: of `Tokenizer`, `BytePairTokenizer` or `SentencePieceTokenizer`.
+        kind: of `Tokenizer`, `BytePairTokenizer` or `SentencePieceTokenizer`; settings of the last are False if
+            they are missing.
+        double_quotes: of `SentencePieceTokenizer`.
     """
 
     kind: str = setting("wordpiece", choices=("wordpiece", "byte_bpe", "sentencepiece"))
+    double_quotes: bool = False
 
 
 @dataclasses.dataclass

@@ -26,6 +26,9 @@ SPECIAL_BYTES = tuple(bytes([0xF8 + i]) for i in range(len(SPECIAL_PIECES)))
 SPECIAL_STAND_INS = tuple(chr(0xFDD0 + i) for i in range(len(SPECIAL_PIECES)))
 _NOT_A_SPECIAL = chr(0xFDEF)  # replaces those code points if a text contains them
 
+# Two quotation marks (`` or '') enter ALBERT's table as two bytes that no UTF-8 text contains.
+DOUBLED_QUOTE = b"\xf8\xf9"
+
 # One byte long and deleted by the table: it can replace an invalid byte without moving the others.
 FILLER = "\x01"
 
@@ -146,6 +149,37 @@ def normalizer_model(lower_case: bool, strip_accents: bool, split_cjk: bool) -> 
     """
     entries = {char.encode(): text for char, text in character_table(lower_case, strip_accents, split_cjk).items()}
     entries |= {byte: f" {char} " for byte, char in zip(SPECIAL_BYTES, SPECIAL_STAND_INS, strict=True)}
+    return _op_model(entries, deletes_nul=True)
+
+
+@functools.cache
+def albert_model(lower_case: bool, strip_accents: bool) -> Array:
+    """ALBERT's normalization before SentencePiece (preprocess_text of google-research/albert, tokenization.py).
+
+    Unlike there, a final capital sigma becomes σ.
+
+    Args:
+        lower_case: apply `str.lower`.
+        strip_accents: decompose by compatibility (NFKD), which also makes jamo of Hangul syllables, and drop combining
+            characters. SentencePiece's own normalization joins jamo again.
+
+    Returns:
+        As `normalizer_model`. `DOUBLED_QUOTE` becomes a quotation mark.
+    """
+    entries = {DOUBLED_QUOTE[:1]: '"', DOUBLED_QUOTE[1:]: ""}
+    for char in _characters():
+        text = " " if char.isspace() else char
+        if strip_accents:
+            text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+        if lower_case:
+            text = text.lower()
+        if text != char:
+            entries[char.encode()] = text
+    return _op_model(entries, deletes_nul=False)
+
+
+def _op_model(entries: Mapping[bytes, str], *, deletes_nul: bool) -> Array:
+    """The flatbuffer of a table from single characters, or bytes that are not UTF-8, to what replaces them."""
     pool, offsets = bytearray(), dict[bytes, int]()
     values = {}
     for key, text in entries.items():
@@ -160,7 +194,7 @@ def normalizer_model(lower_case: bool, strip_accents: bool, split_cjk: bool) -> 
     strings = builder.CreateNumpyVector(np.frombuffer(bytes(pool), np.uint8))
     builder.StartObject(4)  # the op does not read field 0, a bool for the rules that the table follows
     builder.PrependUOffsetTRelativeSlot(1, trie, 0)
-    builder.PrependInt32Slot(2, 1 << 30, 0)  # U+0000, which the trie cannot hold: deleted
+    builder.PrependInt32Slot(2, deletes_nul << 30, 0)  # U+0000, which the trie cannot hold
     builder.PrependUOffsetTRelativeSlot(3, strings, 0)
     builder.Finish(builder.EndObject())
     return np.frombuffer(bytes(builder.Output()), np.uint8)

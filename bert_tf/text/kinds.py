@@ -5,9 +5,9 @@ import os
 from bert_tf.config.data import SavedTokenizer, TokenizerSettings
 from bert_tf.config.values import restored
 from bert_tf.files import text_path
-from bert_tf.text.base import BaseTokenizer
+from bert_tf.text.base import BERT, ROBERTA, BaseTokenizer
 from bert_tf.text.byte_pair import BytePairTokenizer
-from bert_tf.text.sentence_piece import SentencePieceTokenizer
+from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Json, StrPath
 
@@ -20,14 +20,18 @@ def open_tokenizer(vocab: StrPath, settings: TokenizerSettings) -> BaseTokenizer
 
     Args:
         vocab: path of a .model file, of a vocab.json with merges.txt beside it, or of a vocab.txt of any other name.
-        settings: of WordPiece.
+        settings: of WordPiece, and of ALBERT's SentencePiece.
 
     Raises:
         DataError: a file cannot be read, or does not hold what its name says.
     """
     path = text_path(vocab)
     if path.endswith(".model"):
-        return SentencePieceTokenizer(path)
+        tokenizer = SentencePieceTokenizer(path)
+        if tokenizer.special_names in (BERT, ROBERTA):
+            return tokenizer
+        accents = settings.lower_case if settings.strip_accents is None else settings.strip_accents
+        return albert_tokenizer(tokenizer.model, settings.lower_case, accents)  # which has names of both
     if path.endswith(".json"):
         return BytePairTokenizer(path, os.path.join(os.path.dirname(path), BytePairTokenizer.FILES[1]))
     return Tokenizer(path, settings.lower_case, settings.strip_accents, settings.split_cjk)
@@ -45,4 +49,8 @@ def saved_tokenizer(folder: str, description: Json) -> BaseTokenizer:
         DataError: as `open_tokenizer`.
     """
     settings = restored(SavedTokenizer, description, "tokenizer")
-    return open_tokenizer(os.path.join(folder, _FILES[settings.kind][0]), settings)
+    path = os.path.join(folder, _FILES[settings.kind][0])
+    if settings.kind == SentencePieceTokenizer.KIND:
+        named = {name: bool(description.get(name)) for name in SentencePieceTokenizer.SETTINGS}
+        return SentencePieceTokenizer(path, **named)
+    return open_tokenizer(path, settings)

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from bert_tf.errors import DataError, located
 from bert_tf.files import text_path
-from bert_tf.text.base import ROBERTA, SubwordTokenizer, special_names
-from bert_tf.text.tf_text import SentencePiece
+from bert_tf.text.base import ROBERTA, SubwordTokenizer, rows_of, special_names
+from bert_tf.text.codepoints import DOUBLED_QUOTE, albert_model
+from bert_tf.text.tf_text import SentencePiece, normalize
 from bert_tf.text.trie import build_trie
 from bert_tf.types import StrPath
 
@@ -105,7 +106,8 @@ def with_fairseq_ids(model: bytes) -> bytes:
 class SentencePieceTokenizer(SubwordTokenizer):
     """A tokenizer of a SentencePiece model (Kudo and Richardson, 2018), unigram or BPE, with byte fallback or without.
 
-    The segmentation is that of the `sentencepiece` library, except between segmentations of equal score.
+    The segmentation is that of the `sentencepiece` library, except between segmentations of equal score. ALBERT changes
+    texts before that (google-research/albert, tokenization.py): `albert_tokenizer` opens its file.
 
     Examples:
         >>> import io
@@ -121,14 +123,24 @@ class SentencePieceTokenizer(SubwordTokenizer):
     """
 
     KIND, FILES = "sentencepiece", ("sentencepiece.model",)
+    SETTINGS = ("lower_case", "strip_accents", "double_quotes")
 
-    def __init__(self, model: StrPath | bytes) -> None:
+    def __init__(
+        self,
+        model: StrPath | bytes,
+        lower_case: bool = False,
+        strip_accents: bool = False,
+        double_quotes: bool = False,
+    ) -> None:
         """Builds the tokenizer.
 
         Args:
             model: path of a .model file, or its bytes. The pieces have the model's own ids, and the special tokens are
                 among them: <pad>, <unk>, <s>, </s> and <mask>, or BERT's. XLM-R's file has no <pad> and no <mask>;
                 `bert_tf.text.sentence_piece.with_fairseq_ids` gives its pieces the ids of the checkpoint.
+            lower_case: lower-case texts before the model segments them.
+            strip_accents: before that, decompose them by compatibility (NFKD) and drop combining characters.
+            double_quotes: before that, make one double quotation mark of two backticks, and of two apostrophes.
 
         Raises:
             DataError: no such file, no SentencePiece model, or a special token is missing.
@@ -142,25 +154,67 @@ class SentencePieceTokenizer(SubwordTokenizer):
             names = special_names(pieces)
         super().__init__(pieces, names, texts)
         self._op = SentencePiece(of_op)
+        self.lower_case, self.strip_accents, self.double_quotes = lower_case, strip_accents, double_quotes
+        self._table = None
+        if self.get_config():
+            with tf.init_scope():
+                self._table = tf.constant(albert_model(lower_case, strip_accents))
 
     def get_config(self) -> dict[str, bool]:
-        return {}
+        settings = {name: getattr(self, name) for name in self.SETTINGS}
+        return {name: value for name, value in settings.items() if value}
 
     def contents(self) -> tuple[bytes, ...]:
         return (self.model,)
 
-    def __reduce__(self) -> tuple[type, tuple[bytes]]:
-        return type(self), (self.model,)
+    def __reduce__(self) -> tuple[type, tuple[bytes | bool, ...]]:
+        return type(self), (self.model, self.lower_case, self.strip_accents, self.double_quotes)
 
     def _trimmed(self, texts: tf.Tensor) -> tf.Tensor:
         texts = super()._trimmed(texts)
         return tf.strings.regex_replace(texts, "^ ", "") if self._adds_space else texts
 
     def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-        if with_offsets:
-            return self._op.tokenize_with_offsets(segments)
-        nothing = tf.zeros([0], tf.int64)
-        return self._op.tokenize(segments), nothing, nothing
+        texts = segments
+        if self.double_quotes:
+            texts = tf.strings.regex_replace(texts, "``|''", DOUBLED_QUOTE)
+        if self._table is not None:
+            texts, *origins = normalize(texts, self._table, with_offsets=with_offsets)
+        if not with_offsets:
+            nothing = tf.zeros([0], tf.int64)
+            return self._op.tokenize(texts), nothing, nothing
+        ids, starts, ends = self._op.tokenize_with_offsets(texts)
+        if self._table is not None:
+            offsets, begins = origins
+            at = tf.gather(begins, rows_of(ids.row_splits))
+            # A piece ends where the character after it begins, so it has the accents that were dropped there; or with
+            # its own last character, if that is the same one.
+            last = tf.gather(offsets, at + tf.maximum(ends - 1, starts))
+            starts, ends = tf.gather(offsets, at + starts), tf.maximum(tf.gather(offsets, at + ends), last + 1)
+        return ids, starts, ends
+
+
+def ends_in_number(piece: str) -> bool:
+    """Whether ALBERT splits a piece, before the comma at its end."""
+    return piece.endswith(",") and piece[-2:-1].isdigit()
+
+
+def albert_tokenizer(model: bytes, lower_case: bool = True, strip_accents: bool = True) -> SentencePieceTokenizer:
+    """The tokenizer of ALBERT (Lan et al., 2020), without the pieces that end in a digit and a comma.
+
+    The reference splits these after the segmentation, and segments the number again; here they are in no segmentation.
+    The ids are the same unless other pieces than the number's own change.
+
+    Args:
+        model: bytes of a spiece.model.
+        lower_case: False for a cased model.
+        strip_accents: False to keep accents.
+    """
+    proto = parse_model(model)
+    for piece in proto.pieces:
+        if ends_in_number(piece.piece):
+            piece.type = proto.SentencePiece.UNUSED
+    return SentencePieceTokenizer(proto.SerializeToString(), lower_case, strip_accents, double_quotes=True)
 
 
 @functools.lru_cache(maxsize=4)

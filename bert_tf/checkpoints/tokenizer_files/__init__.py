@@ -51,12 +51,10 @@ _CLASSES: dict[str, _Kind] = {
     "RobertaTokenizer": byte_pair,
     "XLMRobertaTokenizer": sentence_piece,
     "CamembertTokenizer": sentence_piece,
+    "AlbertTokenizer": sentence_piece,
     "KoBertTokenizer": sentence_piece,
 }
 _ALGORITHMS: dict[str | None, _Kind] = {"WordPiece": wordpiece, "BPE": byte_pair, "Unigram": sentence_piece}
-_REASONS = {
-    "AlbertTokenizer": "AlbertTokenizer changes quotes, accents and case before SentencePiece, which is not done here"
-}
 # Of no use in another directory: old paths, and code that would be downloaded and run.
 _NOT_KEPT = {"auto_map", "name_or_path", "tokenizer_file", "vocab_file"}
 
@@ -99,7 +97,7 @@ def _kind(files: TokenizerFiles) -> _Kind | None:
     name = files.name
     named = _CLASSES.get(name or "")
     if name and not named and not files.generic:
-        raise UnsupportedTokenizer(_REASONS.get(name, f"{name} is not among the classes that are known here"))
+        raise UnsupportedTokenizer(f"{name} is not among the classes that are known here")
     if files.library:
         by_library = _ALGORITHMS.get(files.algorithm)
         if not by_library:

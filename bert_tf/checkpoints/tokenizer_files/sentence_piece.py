@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from bert_tf.checkpoints.tokenizer_files.files import (
+    CONFIG,
     LIBRARY,
     Known,
     TokenizerFiles,
@@ -18,12 +19,14 @@ from bert_tf.checkpoints.tokenizer_files.files import (
     require_known,
     write_library,
 )
-from bert_tf.errors import DataError, located
+from bert_tf.errors import ConfigError, DataError, located
 from bert_tf.files import checked, write_bytes
-from bert_tf.text.base import ROBERTA
+from bert_tf.text.base import BERT, ROBERTA, Specials
 from bert_tf.text.sentence_piece import (
     BYTE,
     SentencePieceTokenizer,
+    albert_tokenizer,
+    ends_in_number,
     parse_model,
     read_model,
     with_fairseq_ids,
@@ -37,16 +40,24 @@ if TYPE_CHECKING:
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 # A file of XLM-R and CamemBERT, of ALBERT and T5, of Transformers' generic class; KoBERT's has a name of its own.
-_FAIRSEQ, _PLAIN = "sentencepiece.bpe.model", "tokenizer.model"
-FILES: tuple[str, ...] = (_FAIRSEQ, "spiece.model", _PLAIN)
-GENERATED = {"add_prefix_space"}  # by `write`, in tokenizer_config.json
+_FAIRSEQ, _SPIECE, _PLAIN = "sentencepiece.bpe.model", "spiece.model", "tokenizer.model"
+FILES: tuple[str, ...] = (_FAIRSEQ, _SPIECE, _PLAIN)
+GENERATED = {"add_prefix_space", "do_lower_case", "keep_accents"}  # by `write`, in tokenizer_config.json
 
 _SPACE = "\u2581"  # SentencePiece's for a space
 _WHITE_SPACE = "\t\n\u3000"
 _VOCABULARY = "vocab.txt"
-_XLM_R, _CAMEMBERT = "XLMRobertaTokenizer", "CamembertTokenizer"
+_XLM_R, _CAMEMBERT, _ALBERT = "XLMRobertaTokenizer", "CamembertTokenizer", "AlbertTokenizer"
+_ALBERT_NAMES = Specials(ROBERTA.pad, ROBERTA.unk, BERT.cls, BERT.sep, BERT.mask)
+_ALBERT_UNKNOWN = 1  # the id of <unk> in Transformers' class
 # Before the pieces of CamemBERT's model, the first of which is left out; <mask> follows.
 _CAMEMBERT_FIRST = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]
+# Setting of SentencePieceTokenizer -> the normalizers in tokenizer.json that do the same before the model's, in order.
+_BEFORE: dict[str, list[Json]] = {
+    "double_quotes": [{"type": "Replace", "pattern": {"String": two}, "content": '"'} for two in ("``", "''")],
+    "strip_accents": [{"type": "NFKD"}, {"type": "StripAccents"}],
+    "lower_case": [{"type": "Lowercase"}],
+}
 _NORMALIZERS: Known = {
     "Precompiled": {},
     "Strip": {"strip_right": (True,)},
@@ -82,6 +93,7 @@ def read(files: TokenizerFiles) -> SentencePieceTokenizer:
     Raises:
         UnsupportedTokenizer: text is split in other ways.
     """
+    settings = _settings(files)
     made = _of_library(files) if files.library else None
     name, model, source = found(files), None, files.file(LIBRARY)
     if name:
@@ -96,11 +108,42 @@ def read(files: TokenizerFiles) -> SentencePieceTokenizer:
         pieces = _pieces(parse_model(model))
     complete = files.completed(pieces, source, fill=True)
     with located(source):
-        tokenizer = SentencePieceTokenizer(with_ids(model, complete) if complete != pieces else model)
+        model = with_ids(model, complete) if complete != pieces else model
+        if settings.pop("double_quotes", False):
+            tokenizer = albert_tokenizer(model, **settings)
+        else:
+            tokenizer = SentencePieceTokenizer(model, **settings)
     splits = any(one["type"] == "WhitespaceSplit" for one in files.components("pre_tokenizer"))
     if splits and tokenizer.tokenize(_WHITE_SPACE).values.shape[0]:
         raise UnsupportedTokenizer(f"{LIBRARY} splits text by WhitespaceSplit, and does not normalize white space")
     return tokenizer
+
+
+def _settings(files: TokenizerFiles) -> dict[str, bool]:
+    """What is done with texts before SentencePiece: arguments of `SentencePieceTokenizer`."""
+    library = _split(files)[0]
+    if files.name != _ALBERT:
+        return library
+    config = {
+        "double_quotes": True,
+        "strip_accents": not files.config.get("keep_accents"),
+        "lower_case": files.config.get("do_lower_case") is not False,
+    }
+    if files.library and library != config:
+        files.warnings.append(
+            f"tokenizer: the normalizer of {LIBRARY} is not applied, but {CONFIG}, as in Transformers"
+        )
+    return config
+
+
+def _split(files: TokenizerFiles) -> tuple[dict[str, bool], list[Json]]:
+    """The normalizers of tokenizer.json: those before the model's, as settings, and the rest."""
+    settings, rest = dict.fromkeys(_BEFORE, False), files.components("normalizer")
+    known = _BEFORE if files.generic or files.name == _ALBERT else {}  # other classes do nothing of it
+    for name, normalizers in known.items():
+        settings[name] = rest[: len(normalizers)] == normalizers
+        rest = rest[settings[name] * len(normalizers) :]
+    return settings, rest
 
 
 def _stored(files: TokenizerFiles, name: str) -> bytes:
@@ -150,7 +193,12 @@ def _same(one: bytes, other: bytes) -> bool:
     first, second = (
         (
             _pieces(proto),
-            [piece.score for piece in proto.pieces if piece.type == proto.SentencePiece.NORMAL],
+            [
+                piece.score
+                for piece in proto.pieces
+                # Transformers 4 gave those of ALBERT other scores in tokenizer.json, so that no text has them.
+                if piece.type == proto.SentencePiece.NORMAL and not ends_in_number(piece.piece)
+            ],
             proto.normalizer_spec.precompiled_charsmap,
         )
         for proto in protos
@@ -193,7 +241,7 @@ def _of_library(files: TokenizerFiles) -> bytes:
 
 def _require_sentence_piece(files: TokenizerFiles) -> None:
     """Raises UnsupportedTokenizer if tokenizer.json changes text in other ways than SentencePiece."""
-    normalizers, splitters = files.components("normalizer"), files.components("pre_tokenizer")
+    (_, normalizers), splitters = _split(files), files.components("pre_tokenizer")
     require_known(normalizers, _NORMALIZERS, "normalizes text by")
     require_known(splitters, _PRE_TOKENIZERS, "splits text by")
     order = [one["type"] for one in normalizers]
@@ -211,10 +259,24 @@ def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
     pieces = real_pieces(tokenizer.vocab)
     model = with_ids(tokenizer.model, pieces)
     proto, names = parse_model(model), tokenizer.special_names
+    if tokenizer.double_quotes:
+        for piece in proto.pieces:
+            if ends_in_number(piece.piece):
+                piece.type = proto.SentencePiece.NORMAL
+        if (names, tokenizer.unk_id) == (_ALBERT_NAMES, _ALBERT_UNKNOWN) and _in_transformers(proto):
+            write_bytes(os.path.join(path, _SPIECE), proto.SerializeToString())
+            settings = {"do_lower_case": tokenizer.lower_case, "keep_accents": not tokenizer.strip_accents}
+            return {"tokenizer_class": _ALBERT, **settings}
     if not _in_transformers(proto):
+        if changes := tokenizer.get_config():
+            raise ConfigError(
+                f"Transformers has no tokenizer that changes texts ({', '.join(changes)}) before such a SentencePiece "
+                "model; --format=bert_tf holds every model"
+            )
         write_bytes(os.path.join(path, _PLAIN), model)
         return {"tokenizer_class": "TokenizersBackend"}
-    if names == ROBERTA and pieces[-1] == names.mask and not proto.trainer_spec.byte_fallback:
+    plain = not (tokenizer.get_config() or proto.trainer_spec.byte_fallback)
+    if plain and names == ROBERTA and pieces[-1] == names.mask:
         original = None
         if pieces[:4] == [names.cls, names.pad, names.sep, names.unk]:
             name, original = _XLM_R, [names.unk, names.cls, names.sep, *pieces[4:-1]]
@@ -223,7 +285,7 @@ def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
         if original:
             write_bytes(os.path.join(path, _FAIRSEQ), with_ids(model, original))
             return {"tokenizer_class": name, "add_prefix_space": True}
-    return write_library(path, _library(proto, tokenizer.unk_id), tokenizer, _others(proto))
+    return write_library(path, _library(proto, tokenizer), tokenizer, _others(proto))
 
 
 def _in_transformers(proto: "ModelProto") -> bool:
@@ -238,14 +300,19 @@ def _in_transformers(proto: "ModelProto") -> bool:
     )
 
 
-def _library(proto: "ModelProto", unknown: int) -> "tokenizers.Tokenizer":
+def _library(proto: "ModelProto", tokenizer: SentencePieceTokenizer) -> "tokenizers.Tokenizer":
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     vocab = [(piece.piece, piece.score) for piece in proto.pieces]
-    library = Tokenizer(models.Unigram(vocab, unknown, proto.trainer_spec.byte_fallback))
+    library = Tokenizer(models.Unigram(vocab, tokenizer.unk_id, proto.trainer_spec.byte_fallback))
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')] if tokenizer.double_quotes else []
+    accents = [normalizers.NFKD(), normalizers.StripAccents()] if tokenizer.strip_accents else []
+    case = [normalizers.Lowercase()] if tokenizer.lower_case else []
     spaces = [normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), _SPACE)]
     charsmap = proto.normalizer_spec.precompiled_charsmap
-    library.normalizer = normalizers.Sequence([*([normalizers.Precompiled(charsmap)] if charsmap else []), *spaces])
+    library.normalizer = normalizers.Sequence(
+        [*quotes, *accents, *case, *([normalizers.Precompiled(charsmap)] if charsmap else []), *spaces]
+    )
     library.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always")
     library.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
     return library

@@ -152,7 +152,7 @@ def test_what_splits_text_in_other_ways_is_read_without_a_tokenizer(library, key
     assert tokenizer is None and warning.startswith(UNSEEN) and all(name in warning for name in names)
 
 
-@pytest.mark.parametrize("name", ["GPT2Tokenizer", "AlbertTokenizer", "DebertaTokenizerFast"])
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "XLNetTokenizer", "DebertaTokenizerFast"])
 def test_classes_that_are_not_known_are_named(library, name):
     edit(library, "tokenizer_config.json", "tokenizer_class", value=name)
     tokenizer, [warning] = read(library, SIZE)

@@ -7,8 +7,9 @@ import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from bert_tf.checkpoints.tokenizer_files.files import real_pieces
-from bert_tf.errors import DataError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.text import Tokenizer
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from tests.checkpoints.tokenizer_files.directories import (
     TEXTS,
     UNSEEN,
@@ -20,7 +21,8 @@ from tests.checkpoints.tokenizer_files.directories import (
     write,
 )
 from tests.errors import raises
-from tests.learned import sentence_piece, sentence_piece_model
+from tests.learned import albert_model, sentence_piece, sentence_piece_model
+from tests.packages import shared
 
 transformers = pytest.importorskip("transformers", reason="needs pip install 'bert_tf[peers]'")
 
@@ -193,6 +195,77 @@ def test_wordpiece_beside_a_model_stays_wordpiece(tmp_path):
     assert type(read(tmp_path, 7)[0]) is Tokenizer
 
 
+# ALBERT: texts are changed before SentencePiece.
+
+
+@pytest.fixture
+def albert(tmp_path):
+    """A directory with ALBERT's file."""
+    return directory(tmp_path / "albert", {"spiece.model": albert_model()})
+
+
+ALBERT_TEXTS = [text for text in TEXTS if text.isascii()] + ["``Café'' ``` İĲ ½ ÅÉ", "ＦＵＬＬ\u2003x"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"do_lower_case": False}, {"keep_accents": True}])
+def test_alberts_files_are_read_as_by_transformers_and_written_back(albert, tmp_path, settings):
+    theirs = transformers.AlbertTokenizer.from_pretrained(albert, **settings)
+    write(albert, "tokenizer_config.json", {"tokenizer_class": "AlbertTokenizer"} | settings)
+    tokenizer, warnings = read(albert, SIZE)
+    assert not warnings
+    assert_same_ids(tokenizer, theirs, ALBERT_TEXTS)
+    assert_same_ids(tokenizer, rewritten(tokenizer, tmp_path / "again", "albert"), ALBERT_TEXTS)
+    assert _pieces((tmp_path / "again" / "spiece.model").read_bytes()) == _pieces(albert_model())
+    assert read(tmp_path / "again", SIZE)[0].description == tokenizer.description
+
+    theirs.save_pretrained(tmp_path / "library")
+    assert not (tmp_path / "library" / "spiece.model").exists()
+    found, warnings = read(tmp_path / "library", SIZE)
+    assert not warnings
+    assert (_pieces(found.model), found.description) == (_pieces(tokenizer.model), tokenizer.description)
+    write(tmp_path / "library", "spiece.model", albert_model())
+    assert read(tmp_path / "library", SIZE)[1] == []
+
+
+def test_alberts_settings_are_those_of_transformers_where_files_differ(albert, tmp_path):
+    transformers.AlbertTokenizer.from_pretrained(albert).save_pretrained(tmp_path / "library")
+    edit(tmp_path / "library", "tokenizer_config.json", "do_lower_case", value=False)
+    tokenizer, [warning] = read(tmp_path / "library", SIZE)
+    assert "normalizer of tokenizer.json" in warning
+    assert_same_ids(tokenizer, transformers.AutoTokenizer.from_pretrained(tmp_path / "library"), ALBERT_TEXTS)
+    edit(tmp_path / "library", "tokenizer_config.json", "tokenizer_class", value="PreTrainedTokenizerFast")
+    write(tmp_path / "library", "config.json", {"model_type": "albert"})
+    tokenizer, warnings = read(tmp_path / "library", SIZE)
+    assert not warnings and tokenizer.lower_case
+
+
+def test_a_model_with_other_special_tokens_keeps_alberts_normalization_in_tokenizer_json(tmp_path):
+    tokenizer = SentencePieceTokenizer(sentence_piece().model, lower_case=True, strip_accents=True, double_quotes=True)
+    assert_same_ids(tokenizer, rewritten(tokenizer, tmp_path / "theirs"), ALBERT_TEXTS)
+    again, warnings = read(tmp_path / "theirs", tokenizer.vocab_size)
+    assert not warnings and again.description == tokenizer.description
+    bpe = SentencePieceTokenizer(sentence_piece(model_type="bpe").model, lower_case=True)
+    with raises(ConfigError, "lower_case", "bert_tf"):
+        rewritten(bpe, tmp_path / "bpe")
+
+
+@pytest.mark.slow
+def test_ids_of_sst2_are_those_of_alberts_tokenizer_in_transformers(albert):
+    with open(shared("english/sst2/train.tsv"), encoding="utf-8") as file:
+        texts = [line.split("\t")[0] for line in file]
+    assert_same_ids(
+        read(albert, SIZE, "AlbertTokenizer")[0], transformers.AlbertTokenizer.from_pretrained(albert), texts
+    )
+
+
+def test_transformers_leaves_hangul_in_parts_where_sentencepiece_joins_it(albert):
+    """Its normalization maps a grapheme of up to 5 bytes as a whole, and decomposed syllables have 6 and more."""
+    theirs = transformers.AlbertTokenizer.from_pretrained(albert)
+    ours = read(albert, SIZE, "AlbertTokenizer")[0].tokenize(["한국어"]).to_list()
+    assert ours == [sentencepiece.SentencePieceProcessor(model_proto=albert_model()).encode("한국어")]
+    assert theirs(["한국어"], add_special_tokens=False)["input_ids"] != ours
+
+
 # What is refused
 
 
@@ -229,12 +302,6 @@ def test_what_splits_text_in_other_ways_is_read_without_a_tokenizer(library, key
     edit(library, "tokenizer.json", *keys, value=value)
     tokenizer, [warning] = read(library, SIZE + 2)
     assert tokenizer is None and warning.startswith(UNSEEN) and all(name in warning for name in names)
-
-
-def test_albert_is_refused_with_the_reason(tmp_path):
-    write(tmp_path, "spiece.model", MODEL)
-    tokenizer, [warning] = read(tmp_path, SIZE, "AlbertTokenizer")
-    assert tokenizer is None and "accents" in warning
 
 
 def test_a_damaged_model_is_one_line(files):
