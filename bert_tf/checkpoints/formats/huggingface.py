@@ -197,7 +197,7 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     source_metadata = checkpoint.source_metadata if checkpoint.source_metadata.get("format") == FORMAT else {}
     if checkpoint.tokenizer:
         others = source_metadata.get("tokenizer_config", {})
-        checkpoint.warnings += tokenizer_files.write_tokenizer(path, checkpoint.tokenizer, others, config)
+        checkpoint.warnings += tokenizer_files.write_tokenizer(path, checkpoint.tokenizer, others, config, family.stem)
     else:
         checkpoint.warnings.append("no tokenizer was written, as the model has none; copy its files from the source")
     settings = configs.to_settings(checkpoint, family, source_metadata.get("config", {}))

@@ -116,7 +116,7 @@ def other_settings(config: Json) -> Json:
     return {name: value for name, value in config.items() if name not in generated | _NOT_KEPT}
 
 
-def write_tokenizer(path: str, tokenizer: BaseTokenizer, config: Json, model: BertConfig) -> list[str]:
+def write_tokenizer(path: str, tokenizer: BaseTokenizer, config: Json, model: BertConfig, stem: str) -> list[str]:
     """Writes the vocabulary and tokenizer_config.json, in the files that Transformers has for the tokenizer.
 
     Args:
@@ -124,11 +124,14 @@ def write_tokenizer(path: str, tokenizer: BaseTokenizer, config: Json, model: Be
         tokenizer: to write.
         config: from `other_settings`, or {}.
         model: config of the model.
+        stem: start of the names of the model's classes in Transformers.
 
     Returns:
         Warnings.
     """
     settings = _WRITERS[type(tokenizer)].write(path, tokenizer)
+    if isinstance(tokenizer, Tokenizer) and _CLASSES.get(f"{stem}Tokenizer") == wordpiece:
+        settings["tokenizer_class"] = f"{stem}Tokenizer"  # of DistilBERT and ELECTRA, which do the same as BERT's
     result: Json = {"model_max_length": model.max_position_embeddings} | config | settings
     result |= dict(zip(SPECIAL_NAMES, tokenizer.special_names, strict=True))
     if model.type_vocab_size < 2:

@@ -60,11 +60,11 @@ def read(path, vocab_size, default_class=None):
     return tokenizer_files.read_tokenizer(str(path), config, vocab_size, default_class=default_class, required=True)
 
 
-def rewritten(tokenizer, path, model_type="bert"):
+def rewritten(tokenizer, path, model_type="bert", stem="Bert"):
     """Writes a tokenizer into a new directory; returns Transformers' of it."""
     path.mkdir()
     model = BertConfig(vocab_size=tokenizer.vocab_size, num_layers=1, hidden_size=16, num_heads=2, intermediate_size=16)
-    tokenizer_files.write_tokenizer(str(path), tokenizer, {}, model)
+    tokenizer_files.write_tokenizer(str(path), tokenizer, {}, model, stem)
     write(path, "config.json", {"model_type": model_type})
     return transformers.AutoTokenizer.from_pretrained(path)
 
