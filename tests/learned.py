@@ -4,7 +4,6 @@ import functools
 import gzip
 import io
 import itertools
-import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,11 +11,12 @@ import sentencepiece
 import tokenizers
 
 from bert_tf.bundled import bundled
-from bert_tf.text import Tokenizer, learn_vocabulary
+from bert_tf.text import Tokenizer, learn_byte_pairs, learn_vocabulary
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.byte_pair import BytePairTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer, with_fairseq_ids
 
+SIZE = 1500  # of every vocabulary here
 KINDS = ("wordpiece", "byte_bpe", "unigram")
 TEXTS = ("data/korean/gnome_train.txt.gz", "data/sotu/train.txt.gz")
 
@@ -39,18 +39,15 @@ def learned(kind: str) -> Learned:
     """A tokenizer of one of KINDS."""
     text = _text()
     if kind == "wordpiece":
-        ours: BaseTokenizer = Tokenizer(learn_vocabulary(text, 1500, lower_case=False), lower_case=False)
+        ours: BaseTokenizer = Tokenizer(learn_vocabulary(text, SIZE, lower_case=False), lower_case=False)
         twin = tokenizers.Tokenizer(tokenizers.models.WordPiece(_ids(ours), unk_token="[UNK]"))
         twin.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False)
         twin.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
         single, pair = "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"
     elif kind == "byte_bpe":
-        learner = tokenizers.ByteLevelBPETokenizer()
-        names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-        learner.train_from_iterator(text, vocab_size=1500, special_tokens=names, show_progress=False)
-        state = json.loads(learner.to_str())["model"]
-        ours = BytePairTokenizer(state["vocab"], [" ".join(merge) for merge in state["merges"]])
-        twin = tokenizers.Tokenizer(tokenizers.models.BPE(state["vocab"], list(map(tuple, state["merges"]))))
+        ours = BytePairTokenizer(*learn_byte_pairs(text, SIZE))
+        merges = [tuple(merge.split(" ")) for merge in ours.merges]
+        twin = tokenizers.Tokenizer(tokenizers.models.BPE(_ids(ours), merges))
         twin.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         single, pair = "<s> $A </s>", "<s> $A </s> </s>:0 $B:0 </s>:0"
     else:
@@ -77,7 +74,7 @@ def sentence_piece_model(**settings: Any) -> bytes:
     """A .model file with ids of its own, learned with these settings of the library."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(_text()), model_writer=model, vocab_size=1500, minloglevel=2, **settings
+        sentence_iterator=iter(_text()), model_writer=model, vocab_size=SIZE, minloglevel=2, **settings
     )
     return model.getvalue()
 
@@ -87,7 +84,7 @@ def albert_model() -> bytes:
     """ALBERT's spiece.model: with its special tokens, of text in lower case."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=map(str.lower, _text()), model_writer=model, vocab_size=1500, minloglevel=2,
+        sentence_iterator=map(str.lower, _text()), model_writer=model, vocab_size=SIZE, minloglevel=2,
         pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols="[CLS],[SEP],[MASK]",
     )  # fmt: skip
     return model.getvalue()

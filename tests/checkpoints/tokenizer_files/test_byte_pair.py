@@ -9,12 +9,11 @@ from bert_tf.errors import DataError
 from bert_tf.text.byte_pair import BytePairTokenizer
 from tests.checkpoints.tokenizer_files.directories import TEXTS, UNSEEN, assert_same_ids, edit, read, rewritten, write
 from tests.errors import raises
-from tests.learned import TOKENIZERS
+from tests.learned import SIZE, TOKENIZERS
 
 transformers = pytest.importorskip("transformers", reason="needs pip install 'bert_tf[peers]'")
 
 byte_pair = TOKENIZERS["byte_bpe"]
-SIZE = byte_pair().vocab_size
 
 
 @pytest.fixture

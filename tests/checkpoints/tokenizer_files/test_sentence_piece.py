@@ -21,13 +21,12 @@ from tests.checkpoints.tokenizer_files.directories import (
     write,
 )
 from tests.errors import raises
-from tests.learned import albert_model, sentence_piece, sentence_piece_model
+from tests.learned import SIZE, albert_model, sentence_piece, sentence_piece_model
 from tests.packages import shared
 
 transformers = pytest.importorskip("transformers", reason="needs pip install 'bert_tf[peers]'")
 
-MODEL, FILE = sentence_piece_model(), "sentencepiece.bpe.model"
-SIZE = len(ModelProto.FromString(MODEL).pieces)
+FILE = "sentencepiece.bpe.model"
 XLM_R, CAMEMBERT = ("XLMRobertaTokenizer", SIZE + 2), ("CamembertTokenizer", SIZE + 5)
 KOREAN_SPECIALS = {"pad_id": 1, "unk_id": 0, "bos_id": -1, "eos_id": -1, "unk_piece": "[UNK]", "pad_piece": "[PAD]"}
 
@@ -35,13 +34,13 @@ KOREAN_SPECIALS = {"pad_id": 1, "unk_id": 0, "bos_id": -1, "eos_id": -1, "unk_pi
 @pytest.fixture
 def files(tmp_path):
     """A directory with XLM-R's file."""
-    return directory(tmp_path / "files", {FILE: MODEL})
+    return directory(tmp_path / "files", {FILE: sentence_piece_model()})
 
 
 @pytest.fixture
 def library(tmp_path):
     """A directory with XLM-R's tokenizer.json alone, as Transformers 5 writes it."""
-    source = directory(tmp_path / "source", {FILE: MODEL})
+    source = directory(tmp_path / "source", {FILE: sentence_piece_model()})
     transformers.XLMRobertaTokenizer.from_pretrained(source).save_pretrained(tmp_path / "library")
     return tmp_path / "library"
 
@@ -54,7 +53,7 @@ def test_files_are_read_as_by_transformers_and_written_back(files, tmp_path, nam
     assert not warnings and len(theirs) == size
     assert_same_ids(tokenizer, theirs)
     assert_same_ids(tokenizer, rewritten(tokenizer, tmp_path / "again"))
-    assert _pieces((tmp_path / "again" / FILE).read_bytes()) == _pieces(MODEL)
+    assert _pieces((tmp_path / "again" / FILE).read_bytes()) == _pieces(sentence_piece_model())
     again, _ = read(tmp_path / "again", size)
     assert again.tokenize(TEXTS).to_list() == tokenizer.tokenize(TEXTS).to_list()
 
@@ -119,7 +118,7 @@ def test_a_model_of_the_type_bpe_is_written_as_it_is(tmp_path):
 def test_xlm_rs_ids_are_those_of_fairseq(files):
     tokenizer, _ = read(files, SIZE + 2)
     assert tokenizer.vocab[:4] == ["<s>", "<pad>", "</s>", "<unk>"] and tokenizer.vocab[-1] == "<mask>"
-    reference = sentencepiece.SentencePieceProcessor(model_proto=MODEL)
+    reference = sentencepiece.SentencePieceProcessor(model_proto=sentence_piece_model())
     known = [text for text in TEXTS if 0 not in reference.encode(text)]
     assert len(known) > 100
     assert tokenizer.tokenize(known).to_list() == [[number + 1 for number in reference.encode(text)] for text in known]
@@ -191,7 +190,7 @@ def test_a_vocab_txt_of_another_model_is_refused(kobert):
 def test_wordpiece_beside_a_model_stays_wordpiece(tmp_path):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b"]
     Tokenizer(pieces).save(tmp_path)
-    write(tmp_path, "spiece.model", MODEL)
+    write(tmp_path, "spiece.model", sentence_piece_model())
     assert type(read(tmp_path, 7)[0]) is Tokenizer
 
 
@@ -270,14 +269,14 @@ def test_transformers_leaves_hangul_in_parts_where_sentencepiece_joins_it(albert
 
 
 def test_if_both_are_there_tokenizer_json_is_used_as_in_transformers(library):
-    write(library, FILE, MODEL)
+    write(library, FILE, sentence_piece_model())
     assert read(library, SIZE + 2)[1] == []
-    proto = ModelProto.FromString(MODEL)
+    proto = ModelProto.FromString(sentence_piece_model())
     proto.pieces[100].score -= 1
     write(library, FILE, proto.SerializeToString())
     tokenizer, [warning] = read(library, SIZE + 2)
     assert f"{FILE} and tokenizer.json hold different pieces" in warning
-    assert _pieces(tokenizer.model) == _pieces(MODEL)
+    assert _pieces(tokenizer.model) == _pieces(sentence_piece_model())
 
 
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
@@ -305,7 +304,7 @@ def test_what_splits_text_in_other_ways_is_read_without_a_tokenizer(library, key
 
 
 def test_a_damaged_model_is_one_line(files):
-    write(files, FILE, MODEL[: len(MODEL) // 2])
+    write(files, FILE, sentence_piece_model()[: len(sentence_piece_model()) // 2])
     with raises(DataError, FILE):
         read(files, SIZE + 2)
     write(files, FILE, sentence_piece().model)  # which has the ids of fairseq already
@@ -316,7 +315,7 @@ def test_a_damaged_model_is_one_line(files):
     (files / FILE).unlink()
     with raises(DataError, "sentencepiece.bpe.model", "tokenizer.json"):
         read(files, SIZE + 2, "XLMRobertaTokenizer")
-    write(files, "spiece.model", MODEL)
+    write(files, "spiece.model", sentence_piece_model())
     with raises(DataError, "spiece.model", "<pad>", "<mask>"):
         read(files, SIZE)
 
