@@ -1,4 +1,4 @@
-"""The interface of all tokenizers, and the way from text to token ids that those without words share."""
+"""The interface of all tokenizers."""
 
 import abc
 import os
@@ -10,19 +10,9 @@ import tensorflow as tf
 from bert_tf.config.values import fitting, shown
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import write_bytes
-from bert_tf.text.codepoints import WHITE_SPACE, is_punctuation, white_space_codes
-from bert_tf.text.normalizer import is_valid, replace_invalid, string_tensor
+from bert_tf.text.codepoints import WHITE_SPACE
 from bert_tf.text.packing import dense_features, pack, truncate
 from bert_tf.types import Array, Json, Strings, StrPath
-
-# In segmented text: bytes that UTF-8 never contains.
-_WALL = b"\xff"  # between two segments
-_SPECIALS = [bytes([0xF5 + number]) for number in range(5)]  # a segment that is a special token
-_SKIPPED = b"\xfd"  # a segment without tokens
-
-
-# The inside of a character class; RE2's own class of white space is ASCII.
-RE2_WHITE_SPACE = "".join(rf"\x{{{ord(char):x}}}" for char in WHITE_SPACE)
 
 
 class Specials(NamedTuple):
@@ -259,178 +249,8 @@ def rows_of(row_splits: tf.Tensor) -> tf.Tensor:
     return tf.cumsum(steps)[: row_splits[-1]]
 
 
-class SubwordTokenizer(BaseTokenizer):
-    """A tokenizer whose pieces contain the white space before words: byte-level BPE and SentencePiece."""
-
-    keeps_spaces = True
-
-    def __init__(self, pieces: Sequence[str], names: Specials, texts: Sequence[bytes]) -> None:
-        """See `BaseTokenizer`.
-
-        Args:
-            pieces: by id.
-            names: of the special tokens, which are among the pieces.
-            texts: what each piece stands for; special tokens for their names.
-        """
-        special = set(names)
-        decoded = [text.decode("utf-8", "replace") for text in texts]
-        spaces = tuple(WHITE_SPACE)
-        opens = [text.startswith(spaces) for text in decoded]
-        super().__init__(pieces, names, [not (o or piece in special) for o, piece in zip(opens, pieces, strict=True)])
-        bare = (text.strip() for text in decoded)
-        alone = [
-            piece in special or (len(text) == 1 and is_punctuation(text))
-            for piece, text in zip(pieces, bare, strict=True)
-        ]
-        blank = [not text.strip(WHITE_SPACE) for text in decoded]
-        with tf.init_scope():
-            self._opens, self._alone, self._blank = map(tf.constant, (opens, alone, blank))
-            self._closes = tf.constant([text.endswith(spaces) for text in decoded])
-            self._texts = tf.constant(texts)
-
-    @abc.abstractmethod
-    def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-        """Tokenizes texts without special tokens.
-
-        Args:
-            segments: string [segments], valid UTF-8.
-            with_offsets: whether the offsets are needed.
-
-        Returns:
-            ids int32 [segments, None]; starts and ends int64 [pieces] in bytes of their segments, possibly equal or
-            within a character. Empty without `with_offsets`.
-        """
-
-    def tokenize(self, strings: Strings, special_tokens: bool = False) -> tf.RaggedTensor:
-        text = string_tensor(strings)
-        valid = tf.cond(is_valid(text), lambda: text, lambda: replace_invalid(text))
-        return self._tokenize(valid, special_tokens, with_offsets=False)[0]
-
-    def tokenize_with_offsets(
-        self, strings: Strings, special_tokens: bool = False
-    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        text = string_tensor(strings)
-        valid = is_valid(text)
-        clean = tf.cond(valid, lambda: text, lambda: replace_invalid(text))
-        ids, starts, ends = self._tokenize(clean, special_tokens, with_offsets=True)
-        starts, ends = _whole_characters(clean, rows_of(ids.row_splits), starts, ends)
-
-        def in_all() -> tuple[tf.Tensor, tf.Tensor]:
-            marked = tf.strings.reduce_join(replace_invalid(text, _WALL))
-            kept = tf.where(tf.io.decode_raw(marked, tf.uint8) != _WALL[0])[:, 0]
-            return tf.gather(kept, starts), tf.gather(kept, ends - 1) + 1
-
-        starts, ends = tf.cond(valid, lambda: (starts, ends), in_all)
-        begins = tf.gather(_begins(text), rows_of(ids.row_splits))
-        return ids, *(ids.with_values(tf.cast(at - begins, tf.int32)) for at in (starts, ends))
-
-    def tokenize_with_words(self, strings: Strings) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        ids = self.tokenize(strings)
-        return ids, self.word_starts(ids)
-
-    def word_starts(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
-        rows, values = rows_of(ids.row_splits), ids.values
-        alone, closes = tf.gather(self._alone, values), tf.gather(self._closes, values)
-        begins = tf.gather(self._opens, values)[1:] | closes[:-1] | alone[1:] | alone[:-1]
-        # White space alone is a part of the word after it.
-        begins = begins & ~tf.gather(self._blank, values)[:-1] | (rows[1:] != rows[:-1])
-        return ids.with_values(tf.concat([tf.ones_like(values[:1], tf.bool), begins], 0))
-
-    def _texts_of(self, ids: tf.Tensor) -> tf.Tensor:
-        return tf.gather(self._texts, ids)
-
-    def _trimmed(self, texts: tf.Tensor) -> tf.Tensor:
-        # A piece may end within a character.
-        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-
-    def _tokenize(
-        self, text: tf.Tensor, special_tokens: bool, with_offsets: bool
-    ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-        """ids [batch, None]; starts and ends int64 [pieces] in the concatenation of all texts."""
-        if not special_tokens:
-            ids, starts, ends = self._segment_pieces(text, with_offsets)
-            begins = _begins(text)
-        else:
-            segments = self._split_specials(text)  # [batch, None]
-            kinds = tf.strings.substr(segments.values, 0, 1)  # first bytes
-            among = kinds[:, tf.newaxis] == _SPECIALS  # [segments, specials]
-            special, number = tf.reduce_any(among, 1), tf.argmax(tf.cast(among, tf.int32), 1)
-            ordinary = tf.where(special | (kinds == _SKIPPED), b"", segments.values)
-            special_ids = tf.gather([self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id], number)
-            found, starts, ends = self._segment_pieces(ordinary, with_offsets)
-            lengths = tf.strings.length(segments.values) - tf.cast(kinds == _SKIPPED, tf.int32)
-            name_lengths = tf.gather([len(name) for name in self.special_names], number)
-            begins = tf.cumsum(tf.cast(tf.where(special, name_lengths, lengths), tf.int64), exclusive=True)
-
-            def joined(of_specials: tf.Tensor, of_pieces: tf.Tensor) -> tf.RaggedTensor:
-                ones = tf.RaggedTensor.from_row_lengths(
-                    tf.boolean_mask(of_specials, special), tf.cast(special, tf.int64), validate=False
-                )
-                return tf.concat([ones, found.with_values(of_pieces)], 1)
-
-            ids = joined(special_ids, found.values)
-            if with_offsets:
-                name_ends = tf.cast(name_lengths, tf.int64)
-                starts, ends = joined(tf.zeros_like(name_ends), starts).values, joined(name_ends, ends).values
-        if with_offsets:
-            shift = tf.gather(begins, rows_of(ids.row_splits))
-            starts, ends = starts + shift, ends + shift
-        if special_tokens:
-            ids = segments.with_values(ids).merge_dims(1, 2)
-        return ids, starts, ends
-
-    def _split_specials(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Segments [batch, None] of a text: ordinary ones, special tokens, and what a special token takes with it."""
-        for number, name in enumerate(self.special_names):
-            before = (
-                f"([{RE2_WHITE_SPACE}]*)" if name == ROBERTA.mask else "()"
-            )  # RoBERTa's <mask> takes the space before it
-            rewrite = b"".join([_WALL, _SKIPPED, rb"\1", _WALL, _SPECIALS[number], _WALL])
-            text = tf.strings.regex_replace(text, before + _quoted(name), rewrite)
-        return tf.strings.split(text, _WALL)
-
-
 def is_among(codes: tf.Tensor, candidates: Array) -> tf.Tensor:
     """bool, in the shape of `codes`; `candidates` must be ascending."""
     known = tf.constant(candidates)
     nearest = tf.minimum(tf.searchsorted(known, codes), known.shape[0] - 1)
     return tf.gather(known, nearest) == codes
-
-
-def _quoted(text: str) -> str:
-    return "".join(rf"\x{{{ord(char):x}}}" for char in text)
-
-
-def _begins(text: tf.Tensor) -> tf.Tensor:
-    """int64 [batch]: where each text begins in the concatenation of all."""
-    return tf.cumsum(tf.cast(tf.strings.length(text), tf.int64), exclusive=True)
-
-
-def _whole_characters(
-    text: tf.Tensor, rows: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Widens pieces to whole characters, and takes white space off their ends if anything is left.
-
-    Args:
-        text: string [batch], valid UTF-8.
-        rows: int64 [pieces], the text of each piece.
-        starts, ends: int64 [pieces], in the concatenation of all texts; an empty piece is part of the character there.
-
-    Returns:
-        starts, ends: int64 [pieces], each end more than its start.
-    """
-    codes, char_starts = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
-    begins = _begins(text)
-    chars = char_starts.values + tf.gather(begins, char_starts.value_rowids())  # [characters]
-    last_of_row = tf.gather(char_starts.row_limits(), rows) - 1
-    first = tf.minimum(tf.searchsorted(chars, starts, side="right", out_type=tf.int64) - 1, last_of_row)
-    last = tf.searchsorted(chars, tf.maximum(ends - 1, starts), side="right", out_type=tf.int64) - 1
-    last = tf.maximum(first, tf.minimum(last, last_of_row))
-    others = tf.where(~is_among(codes.values, white_space_codes()))[:, 0]  # characters that are no white space
-    padded = tf.concat([[-1], others, [tf.size(chars, tf.int64)]], 0)
-    inner_first = tf.gather(padded, tf.searchsorted(others, first, out_type=tf.int64) + 1)
-    inner_last = tf.gather(padded, tf.searchsorted(others, last, side="right", out_type=tf.int64))
-    within = inner_first <= inner_last
-    first, last = tf.where(within, inner_first, first), tf.where(within, inner_last, last)
-    total = tf.reduce_sum(tf.cast(tf.strings.length(text), tf.int64))
-    return tf.gather(chars, first), tf.gather(tf.concat([chars[1:], [total]], 0), last)

@@ -16,9 +16,10 @@ import tensorflow as tf
 from bert_tf.config.values import fitting, half_pairs
 from bert_tf.errors import DataError, located
 from bert_tf.files import text_path
-from bert_tf.text.base import RE2_WHITE_SPACE, Specials, SubwordTokenizer, special_names
+from bert_tf.text.base import Specials, special_names
 from bert_tf.text.encoding import decode
 from bert_tf.text.sentence_piece import unchanging_charsmap
+from bert_tf.text.subwords import RE2_WHITE_SPACE, SubwordTokenizer
 from bert_tf.text.tf_text import SentencePiece
 from bert_tf.types import StrPath
 

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from bert_tf.errors import DataError, located
 from bert_tf.files import text_path
-from bert_tf.text.base import ROBERTA, SubwordTokenizer, rows_of, special_names
+from bert_tf.text.base import ROBERTA, rows_of, special_names
 from bert_tf.text.codepoints import DOUBLED_QUOTE, albert_model
+from bert_tf.text.subwords import SubwordTokenizer
 from bert_tf.text.tf_text import SentencePiece, normalize
 from bert_tf.text.trie import build_trie
 from bert_tf.types import StrPath
