@@ -5,10 +5,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Required, TypedDict
 
+from bert_tf.checkpoints.tokenizer_files.templates import accepts, template
 from bert_tf.errors import DataError
 from bert_tf.files import checked, read_json
 from bert_tf.text import BaseTokenizer
-from bert_tf.text.base import BERT, ROBERTA, Specials
+from bert_tf.text.base import BERT, ROBERTA
 from bert_tf.text.vocabulary import check_size
 from bert_tf.types import Json
 
@@ -243,8 +244,7 @@ class TokenizerFiles:
                         f"tokenizer: {name} is {names[name]!r} in {source}, which is not applied: it is {piece} here"
                     )
         processor = (self.library or {}).get("post_processor")
-        found = [_templates(one) for one in _flat(processor, "processors") if one.get("type") != "ByteLevel"]
-        if processor and found not in _accepted(tokenizer.special_names):  # ByteLevel moves offsets only
+        if processor and not accepts(_flat(processor, "processors"), tokenizer.special_names):
             shown = " ".join("text" if name == "$A" else name for name, _ in template(tokenizer.special_names)[0])
             self.warnings.append(f"tokenizer: the post_processor of {LIBRARY} is not applied; a text is {shown}")
 
@@ -254,38 +254,6 @@ def _flat(part: Json | None, name: str) -> list[Json]:
     if part and part.get("type") == "Sequence":
         return [one for inner in part.get(name) or [] for one in _flat(inner, name)]
     return [part] if part else []
-
-
-_Template = tuple[list[tuple[str, int]], list[tuple[str, int]]]
-
-
-def template(names: Specials) -> _Template:
-    """Special tokens around a text, $A, and around a pair of $A and $B, each with its type."""
-    cls, sep = names.cls, names.sep
-    first = [(cls, 0), ("$A", 0), (sep, 0)]
-    return first, [*first, *([("$B", 1), (sep, 1)] if sep == BERT.sep else [(sep, 0), ("$B", 0), (sep, 0)])]
-
-
-def _templates(processor: Json) -> object:
-    """What a post_processor of tokenizer.json puts around a text and a pair; None if that is not known."""
-    try:
-        if processor["type"] in ("BertProcessing", "RobertaProcessing"):
-            return processor["type"], processor["cls"][0], processor["sep"][0]
-        return tuple([_token(part) for part in processor.get(which) or []] for which in ("single", "pair"))
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _token(part: Json) -> tuple[str, int]:
-    """A part of a template: the token, or $A or $B, and its type."""
-    [(kind, value)] = part.items()
-    return f"${value['id']}" if kind == "Sequence" else str(value["id"]), value["type_id"]
-
-
-def _accepted(names: Specials) -> list[list[object]]:
-    """The `_templates` of processors that do what `BaseTokenizer.pack` does."""
-    kind = "BertProcessing" if names.sep == BERT.sep else "RobertaProcessing"
-    return [[template(names)], [(template(names)[0], [])], [(kind, names.cls, names.sep)]]
 
 
 def _unused(number: int) -> str:
