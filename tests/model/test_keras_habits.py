@@ -14,7 +14,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.heads import build, classifier
 from tests.errors import raises
 from tests.model.numpy_bert import encode, linear, tensors_of
-from tests.model.small import features, multiplies_bfloat16, randomize, small_config
+from tests.model.small import FAMILY, features, multiplies_bfloat16, randomize, small_config
 
 WIDTH = 6
 ROWS = features([WIDTH] * 48, WIDTH)
@@ -194,7 +194,12 @@ def test_every_policy_computes_trains_and_is_saved(policy, variables, bound, tmp
 @pytest.mark.parametrize("policy", [BFLOAT16, pytest.param("float16", marks=multiplies_bfloat16), "float64"])
 @pytest.mark.parametrize(
     "config",
-    [{"norm": "pre", "activation": "erf_gelu"}, {"attention": "causal"}, {"type_vocab_size": 1, "pooler": False}],
+    [
+        {"norm": "pre", "activation": "erf_gelu"},
+        {"attention": "causal"},
+        {"type_vocab_size": 1, "pooler": False},
+        FAMILY["electra"] | FAMILY["albert"] | {"num_layers": 2},
+    ],
 )
 def test_every_kind_of_encoder_computes_in_a_pure_policy(policy, config):
     encoder, exact = new_encoder(policy, **config), new_encoder(**config)
@@ -266,7 +271,10 @@ def test_weights_and_configs_make_the_same_encoder(encoder, tmp_path):
     assert_same(other(PADDED), encoder(PADDED))
 
 
-@pytest.mark.parametrize("options", [{}, {"attention": "causal", "norm": "pre"}, {"packed": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"attention": "causal", "norm": "pre"}, {"packed": True}, FAMILY["albert"] | {"num_layers": 2}],
+)
 @multiplies_bfloat16
 def test_an_encoder_is_cloned_layer_by_layer(options):
     encoder = new_encoder("mixed_bfloat16", **options)
