@@ -98,6 +98,8 @@ def _kind(files: TokenizerFiles) -> _Kind | None:
     named = _CLASSES.get(name or "")
     if name and not named and not files.generic:
         raise UnsupportedTokenizer(f"{name} is not among the classes that are known here")
+    if sentence_piece.has_merges(files):
+        return sentence_piece
     if files.library:
         by_library = _ALGORITHMS.get(files.algorithm)
         if not by_library:

@@ -87,6 +87,12 @@ def numbers_lines(files: TokenizerFiles) -> bool:
     return bool(possible and spaced_pieces(read_pieces(files.file(_VOCABULARY))))
 
 
+def has_merges(files: TokenizerFiles) -> bool:
+    """Whether tokenizer.json has the merges of a .model file beside it, which is read instead."""
+    metaspace = any(one["type"] == "Metaspace" for one in files.components("pre_tokenizer"))
+    return files.algorithm == "BPE" and metaspace and found(files) is not None
+
+
 def read(files: TokenizerFiles) -> SentencePieceTokenizer:
     """Reads the tokenizer.
 
@@ -94,7 +100,7 @@ def read(files: TokenizerFiles) -> SentencePieceTokenizer:
         UnsupportedTokenizer: text is split in other ways.
     """
     settings = _settings(files)
-    made = _of_library(files) if files.library else None
+    made = _of_library(files) if files.library and not has_merges(files) else None
     name, model, source = found(files), None, files.file(LIBRARY)
     if name:
         model, source = _stored(files, name), files.file(name)
@@ -263,7 +269,8 @@ def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
         for piece in proto.pieces:
             if ends_in_number(piece.piece):
                 piece.type = proto.SentencePiece.NORMAL
-        if (names, tokenizer.unk_id) == (_ALBERT_NAMES, _ALBERT_UNKNOWN) and _in_transformers(proto):
+        usual = _is_unigram(proto) and _in_transformers(proto)
+        if usual and (names, tokenizer.unk_id) == (_ALBERT_NAMES, _ALBERT_UNKNOWN):
             write_bytes(os.path.join(path, _SPIECE), proto.SerializeToString())
             settings = {"do_lower_case": tokenizer.lower_case, "keep_accents": not tokenizer.strip_accents}
             return {"tokenizer_class": _ALBERT, **settings}
@@ -275,7 +282,7 @@ def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
             )
         write_bytes(os.path.join(path, _PLAIN), model)
         return {"tokenizer_class": "TokenizersBackend"}
-    plain = not (tokenizer.get_config() or proto.trainer_spec.byte_fallback)
+    plain = _is_unigram(proto) and not (tokenizer.get_config() or proto.trainer_spec.byte_fallback)
     if plain and names == ROBERTA and pieces[-1] == names.mask:
         original = None
         if pieces[:4] == [names.cls, names.pad, names.sep, names.unk]:
@@ -285,37 +292,59 @@ def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
         if original:
             write_bytes(os.path.join(path, _FAIRSEQ), with_ids(model, original))
             return {"tokenizer_class": name, "add_prefix_space": True}
+    if not _is_unigram(proto):
+        write_bytes(os.path.join(path, _PLAIN), model)  # from which it is read again
     return write_library(path, _library(proto, tokenizer), tokenizer, _others(proto))
 
 
 def _in_transformers(proto: "ModelProto") -> bool:
-    """Whether Transformers' way from text to the pieces is that of the model."""
+    """Whether tokenizer.json can say how the model segments texts."""
     kinds, settings = proto.SentencePiece, proto.normalizer_spec
     usual = settings.add_dummy_prefix and settings.remove_extra_whitespaces and settings.escape_whitespaces
-    return (
-        usual
-        and proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
-        and not any(piece.type == kinds.USER_DEFINED for piece in proto.pieces)
-        and not any(piece.type == kinds.NORMAL and _SPACE in piece.piece[1:] for piece in proto.pieces)
-    )
+    # For a unigram model, texts are split at spaces.
+    split = any(piece.type == kinds.NORMAL and _SPACE in piece.piece[1:] for piece in proto.pieces)
+    own = any(piece.type == kinds.USER_DEFINED for piece in proto.pieces)
+    return usual and not own and not (split and _is_unigram(proto))
+
+
+def _is_unigram(proto: "ModelProto") -> bool:
+    return proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
 
 
 def _library(proto: "ModelProto", tokenizer: SentencePieceTokenizer) -> "tokenizers.Tokenizer":
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    vocab = [(piece.piece, piece.score) for piece in proto.pieces]
-    library = Tokenizer(models.Unigram(vocab, tokenizer.unk_id, proto.trainer_spec.byte_fallback))
-    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')] if tokenizer.double_quotes else []
-    accents = [normalizers.NFKD(), normalizers.StripAccents()] if tokenizer.strip_accents else []
-    case = [normalizers.Lowercase()] if tokenizer.lower_case else []
-    spaces = [normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), _SPACE)]
-    charsmap = proto.normalizer_spec.precompiled_charsmap
-    library.normalizer = normalizers.Sequence(
-        [*quotes, *accents, *case, *([normalizers.Precompiled(charsmap)] if charsmap else []), *spaces]
-    )
-    library.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always")
+    unigram, fallback = _is_unigram(proto), proto.trainer_spec.byte_fallback
+    several, before = Regex(" {2,}"), list[normalizers.Normalizer]()
+    if unigram:
+        vocab = [(piece.piece, piece.score) for piece in proto.pieces]
+        library = Tokenizer(models.Unigram(vocab, tokenizer.unk_id, fallback))
+        spaces = [normalizers.Strip(left=False, right=True), normalizers.Replace(several, _SPACE)]
+    else:
+        ids, unknown = {piece: number for number, piece in enumerate(_pieces(proto))}, tokenizer.special_names.unk
+        merges = _merges(proto)
+        library = Tokenizer(models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=fallback))
+        spaces = [normalizers.Strip(), normalizers.Replace(several, " "), normalizers.Replace(" ", _SPACE)]
+    if tokenizer.double_quotes:
+        before += [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if tokenizer.strip_accents:
+        before += [normalizers.NFKD(), normalizers.StripAccents()]
+    if tokenizer.lower_case:
+        before += [normalizers.Lowercase()]
+    if charsmap := proto.normalizer_spec.precompiled_charsmap:
+        before += [normalizers.Precompiled(charsmap)]
+    library.normalizer = normalizers.Sequence([*before, *spaces])
+    library.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always", split=unigram)
     library.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
     return library
+
+
+def _merges(proto: "ModelProto") -> list[tuple[str, str]]:
+    """All pairs of pieces that make a piece, in the order in which SentencePiece merges them: by its score, then id."""
+    normal = [piece.piece if piece.type == proto.SentencePiece.NORMAL else "" for piece in proto.pieces]
+    known, ranked = set(normal), sorted(range(len(normal)), key=lambda number: -proto.pieces[number].score)
+    pairs = ((piece[:at], piece[at:]) for piece in map(normal.__getitem__, ranked) for at in range(1, len(piece)))
+    return [(first, second) for first, second in pairs if first in known and second in known]
 
 
 def _others(proto: "ModelProto") -> list[str]:

@@ -106,8 +106,18 @@ def test_a_model_with_ids_of_its_own_is_written_to_tokenizer_json(tmp_path, byte
     assert again.tokenize(TEXTS).to_list() == tokenizer.tokenize(TEXTS).to_list()
 
 
-def test_a_model_of_the_type_bpe_is_written_as_it_is(tmp_path):
-    settings = {"pad_id": 3, "control_symbols": "<mask>", "model_type": "bpe"}
+@pytest.mark.parametrize("more", [{}, {"byte_fallback": True}, {"split_by_whitespace": False}])
+def test_a_model_of_the_type_bpe_is_written_to_tokenizer_json_and_as_it_is(tmp_path, more):
+    settings = {"pad_id": 3, "control_symbols": "<mask>", "model_type": "bpe"} | more
+    write(tmp_path, "spiece.model", sentence_piece_model(**settings))
+    tokenizer, _ = read(tmp_path, SIZE)
+    assert_same_ids(tokenizer, rewritten(tokenizer, tmp_path / "theirs"))
+    again, warnings = read(tmp_path / "theirs", SIZE)
+    assert not warnings and again.model == tokenizer.model
+
+
+def test_a_model_that_keeps_spaces_is_written_as_it_is(tmp_path):
+    settings = {"pad_id": 3, "control_symbols": "<mask>", "model_type": "bpe", "remove_extra_whitespaces": False}
     write(tmp_path, "spiece.model", sentence_piece_model(**settings))
     tokenizer, _ = read(tmp_path, SIZE)
     theirs = rewritten(tokenizer, tmp_path / "theirs")
@@ -243,9 +253,9 @@ def test_a_model_with_other_special_tokens_keeps_alberts_normalization_in_tokeni
     assert_same_ids(tokenizer, rewritten(tokenizer, tmp_path / "theirs"), ALBERT_TEXTS)
     again, warnings = read(tmp_path / "theirs", tokenizer.vocab_size)
     assert not warnings and again.description == tokenizer.description
-    bpe = SentencePieceTokenizer(sentence_piece(model_type="bpe").model, lower_case=True)
+    spaces = sentence_piece(remove_extra_whitespaces=False).model
     with raises(ConfigError, "lower_case", "bert_tf"):
-        rewritten(bpe, tmp_path / "bpe")
+        rewritten(SentencePieceTokenizer(spaces, lower_case=True), tmp_path / "spaces")
 
 
 @pytest.mark.slow
