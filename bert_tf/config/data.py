@@ -58,6 +58,12 @@ class PretrainingData:
     """How text becomes training sequences; the defaults are google-research/bert's, without its duplicates on disk.
 
     Attributes:
+        objective: what is predicted: "mlm", masked tokens and, unless pairs is "none", the order of the pair (BERT,
+            RoBERTa, ALBERT); "electra", masked tokens by a small generator and, by the model, which tokens were
+            replaced by the generator's; "span_boundary", masked tokens and, from its boundaries, those of each span
+            (SpanBERT).
+        generator_size: for "electra": hidden size, feed-forward size and heads of the generator, as a share of the
+            model's; rounded to whole heads.
         layout: of the text: "sentences" (one per line, blank lines between documents) or "documents" (one per line).
         languages: training text of several languages instead of `input`, each after its name:
             "en:english/*.txt,ko:korean/*.txt" (or folders of prepared shards); "" for none.
@@ -71,9 +77,10 @@ class PretrainingData:
             swapped half of the time (ALBERT); "none": full sentences across documents, only the masked language model
             (RoBERTa).
         max_length: maximum tokens per sequence, including special tokens.
-        masking: unit that is masked: "token" (BERT), "whole_word" (its later models) or "span" (SpanBERT). With
-            "causal_lm" nothing is masked, and each position predicts the next token; needs model.attention "causal".
-        words: for "whole_word" and "span": "pieces" (each wordpiece without ## starts a word; of other tokenizers, each
+        masking: unit that is masked: "token" (BERT), "whole_word" (its later models), "ngram" (one to three words,
+            ALBERT) or "span" (one to ten words, SpanBERT). With "causal_lm" nothing is masked, and each position
+            predicts the next token; needs model.attention "causal".
+        words: unless masking is "token": "pieces" (each wordpiece without ## starts a word; of other tokenizers, each
             piece with white space in front, so that punctuation belongs to the word before it) or "spaces" (words are
             separated by white space and punctuation: for Korean that contains Chinese characters, or segmented text).
         mask_on: "host" (in the input pipeline) or "device" (in the training step); both give the same masks.
@@ -89,6 +96,8 @@ class PretrainingData:
             row and continue in another one, so that every row is one full sequence.
     """
 
+    objective: str = setting("mlm", choices=("mlm", "electra", "span_boundary"))
+    generator_size: float = setting(0.25, above=0, at_most=1)  # larger than the discriminator, it wastes its work
     layout: str = setting("sentences", choices=("sentences", "documents"))
     languages: str = ""
     language_exponent: float = setting(0.7, **EXPONENT)
@@ -98,7 +107,7 @@ class PretrainingData:
     pairs: str = setting("nsp", choices=("nsp", "sop", "none"))
     # The shortest pair has two tokens and three special tokens; some tokenizers need more (`check_corpus`).
     max_length: int = setting(128, at_least=5, at_most=1_000_000)
-    masking: str = setting("token", choices=("token", "whole_word", "span", "causal_lm"))
+    masking: str = setting("token", choices=("token", "whole_word", "ngram", "span", "causal_lm"))
     words: str = setting("pieces", choices=("pieces", "spaces"))
     mask_on: str = setting("host", choices=("host", "device"))
     max_predictions: int = setting(20, at_least=1, at_most=1_000_000)
@@ -115,7 +124,7 @@ class PretrainingData:
     @property
     def masks_words(self) -> bool:
         """Whether the units that are masked are words."""
-        return self.masking in ("whole_word", "span")
+        return self.masking in ("whole_word", "ngram", "span")
 
     @property
     def shares_rows(self) -> bool:
@@ -135,10 +144,19 @@ class PretrainingData:
                 f"{self.max_predictions}; set data.pairs=none and data.max_predictions={self.max_length - 1}: all "
                 "tokens but the first are predicted"
             )
+        if self.objective != "mlm" and (self.pairs != "none" or self.masking == "causal_lm"):
+            raise ConfigError(
+                f"data.objective is {self.objective!r}, data.pairs {self.pairs!r} and data.masking {self.masking!r}; "
+                "it needs single sequences with masked tokens: set data.pairs=none and another masking than causal_lm"
+            )
+        if self.objective == "span_boundary" and self.masking != "span":
+            raise ConfigError(
+                f"data.objective is 'span_boundary' and data.masking {self.masking!r}; set data.masking=span"
+            )
         if self.words != "pieces" and not self.masks_words:
             raise ConfigError(
                 f"data.words is {self.words!r}, but data.masking {self.masking!r} ignores words; set data.masking "
-                "to whole_word or span, or leave data.words out"
+                "to whole_word, ngram or span, or leave data.words out"
             )
         if self.pack and self.length_multiple is not None:
             raise ConfigError(

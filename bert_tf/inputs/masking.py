@@ -1,10 +1,11 @@
-"""Dynamic masking for masked-language-model pre-training (BERT, section 3.1, task 1): tokens, whole words or spans.
+"""Dynamic masking for masked-language-model pre-training (BERT, section 3.1, task 1): tokens, words or spans.
 
 Everything here is integer arithmetic on [batch, length], so it runs on the host or inside the training step, compiled
 by XLA or not, with the same result. The random numbers of a row depend only on the row's own seed, so the masks do not
 depend on how a batch is split into replicas and micro-batches.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -13,15 +14,19 @@ from bert_tf.config import PretrainingData
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Tensors
 
-SEED, WORD_STARTS = "mask_seed", "word_starts"  # features that a `Masker` removes
+SEED, WORD_STARTS = "mask_seed", "word_starts"  # features that a `Masker` reads
 
-# SpanBERT (Joshi et al., 2020, section 3.1): lengths in words are geometric with p = 0.2, truncated at 10, mean 3.8.
-SPAN_P, LONGEST_SPAN = 0.2, 10
-
+# Relative frequencies of spans of one word, two words, ...
+_SPANS = {
+    # SpanBERT (Joshi et al., 2020, section 3.1): geometric with p = 0.2, truncated at 10, mean 3.8.
+    "span": [0.8**words for words in range(10)],
+    # ALBERT (Lan et al., 2019, section 4.1): in proportion to 1 / n, up to 3.
+    "ngram": [1 / words for words in (1, 2, 3)],
+}
 _LARGEST_INT32 = 2**31 - 1
 _JOINED = 1 << 30  # a bit that no id uses: no vocabulary is that large
 # The streams of random numbers at each position; they are independent of each other.
-_ORDER, _KIND, _PIECE, _LENGTH = range(4)
+_ORDER, _KIND, _PIECE, _LENGTH, SAMPLES = range(5)
 
 
 class Masker:
@@ -37,17 +42,18 @@ class Masker:
       from the truncated geometric distribution. A span ends before a word that would exceed the budget, before a word
       that is already hidden and before a separator. (SpanBERT's code draws first words in proportion to their pieces,
       cuts the last span within a word, lets spans overlap and counts adjacent spans as one.)
+    * "ngram": as "span", with ALBERT's distribution of lengths.
     * "causal_lm": nothing is hidden; see `next_tokens`.
 
     80% of the predictions become the mask token, 10% keep their token and 10% become a random id, drawn from the whole
-    vocabulary as in the reference. All tokens of a span share this draw, but each random id is drawn separately; with
-    "whole_word", as with "token", each token has its own draw. The budget, the skipping and the draw for each piece of
-    a word are those of google-research/bert (create_pretraining_data.py, do_whole_word_mask). If the second segment
-    lost tokens at its front and now begins within a word, the reference counts these pieces to the last word of the
-    first segment; here they are a word.
+    vocabulary as in the reference. All tokens of a "span" share this draw, but each random id is drawn separately;
+    otherwise each token has its own draw. With the objective "electra" all become the mask token. The budget, the
+    skipping and the draw for each piece of a word are those of google-research/bert (create_pretraining_data.py,
+    do_whole_word_mask). If the second segment lost tokens at its front and now begins within a word, the reference
+    counts these pieces to the last word of the first segment; here they are a word.
 
     Args:
-        data: masking, masking_rate, max_predictions and max_length are used.
+        data: objective, masking, masking_rate, max_predictions and max_length are used.
         tokenizer: for the ids of special tokens and the size of the vocabulary.
     """
 
@@ -66,10 +72,12 @@ class Masker:
         Returns:
             The features without mask_seed and word_starts, with masked input_word_ids, and with masked_lm_positions
             (ascending) and masked_lm_ids int32 and masked_lm_weights float32, each [batch, max_predictions]. Weight 1.0
-            marks a prediction; unused slots hold position 0, id 0, weight 0.0.
+            marks a prediction; unused slots hold position 0, id 0, weight 0.0. With the objective "electra" mask_seed
+            stays, for the samples of the generator.
         """
         data, tokenizer, features = self._data, self._tokenizer, dict(features)
         ids, tokens, seeds = features["input_word_ids"], features["input_mask"] > 0, features.pop(SEED)
+        electra = data.objective == "electra"
         word_starts = features.pop(WORD_STARTS, None)
         if data.masking == "causal_lm":
             return features | next_tokens(ids, tokens, data.max_predictions)
@@ -82,19 +90,18 @@ class Masker:
             positions = _first_tokens(tf.where(maskable, order, -1), budgets, data.max_predictions)
             drawn_at = positions
         else:
-            in_spans = data.masking == "span"
-            order, span_draws = draw(seeds, [_ORDER, _LENGTH], all_positions)
-            words = span_lengths(span_draws) if in_spans else tf.ones_like(order)
+            order, length_draws = draw(seeds, [_ORDER, _LENGTH], all_positions)
+            words = span_lengths(length_draws, data.masking) if data.masking in _SPANS else tf.ones_like(order)
             firsts = _first_words(maskable, word_starts, order, words, budgets, data.max_predictions)
             positions = tf.sort(tf.where(firsts >= 0, all_positions, _LARGEST_INT32), axis=-1)
             positions = _widen(positions, data.max_predictions, _LARGEST_INT32)[:, : data.max_predictions]
-            drawn_at = tf.gather(firsts, positions % length, batch_dims=1) if in_spans else positions
+            drawn_at = tf.gather(firsts, positions % length, batch_dims=1) if data.masking == "span" else positions
 
         chosen = positions < _LARGEST_INT32  # [batch, max_predictions]
         positions = tf.where(chosen, positions, 0)
         labels = tf.where(chosen, tf.gather(ids, positions, batch_dims=1), 0)
         kind_draw, id_draw = draw(seeds, [_KIND, _PIECE], tf.stack([drawn_at, positions]))
-        kind = kind_draw % 10  # 0 to 7: mask token, 8: unchanged, 9: random
+        kind = tf.zeros_like(kind_draw) if electra else kind_draw % 10  # 0 to 7: mask token, 8: unchanged, 9: random
         drawn_ids = id_draw % tokenizer.vocab_size
         replacements = tf.where(kind < 8, tokenizer.mask_id, tf.where(kind == 8, labels, drawn_ids))
         # Differences are added, so that the unused slots, which all point to position 0, do not change the token there.
@@ -102,6 +109,7 @@ class Masker:
         rows = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], tf.shape(positions))
         masked = tf.tensor_scatter_nd_add(ids, tf.stack([rows, positions], axis=-1), differences)
         predictions = _predictions(positions, labels, chosen, [ids.shape[0], data.max_predictions])
+        features |= {SEED: seeds} if electra else {}
         return features | {"input_word_ids": tf.ensure_shape(masked, ids.shape)} | predictions
 
     def in_step(self) -> Callable[[Tensors], Tensors]:
@@ -183,10 +191,10 @@ def _shift(bits: tf.Tensor, by: int) -> tf.Tensor:
     return tf.bitwise.right_shift(bits, tf.constant(by, tf.uint32))
 
 
-def span_lengths(draws: tf.Tensor) -> tf.Tensor:
-    """Span lengths in words from int32 uniform in [0, 2**31): P(length) ~ (1 - p)^(length - 1), up to 10."""
-    whole = 1 - (1 - SPAN_P) ** LONGEST_SPAN
-    bounds = [round(2**31 * (1 - (1 - SPAN_P) ** length) / whole) for length in range(1, LONGEST_SPAN)]
+def span_lengths(draws: tf.Tensor, masking: str) -> tf.Tensor:
+    """Lengths of spans in words, from int32 uniform in [0, 2**31), for the masking "span" or "ngram"."""
+    *bounds, whole = itertools.accumulate(_SPANS[masking])
+    bounds = [round(2**31 * bound / whole) for bound in bounds]
     return 1 + sum(tf.cast(draws >= bound, tf.int32) for bound in bounds)
 
 

@@ -21,7 +21,7 @@ from bert_tf.inputs.masking import (
 
 PAD, CLS, SEP, MASK, VOCAB = 0, 2, 3, 4, 1000
 TOKENIZER = types.SimpleNamespace(cls_id=CLS, sep_id=SEP, mask_id=MASK, vocab_size=VOCAB)
-MASKING = ("token", "whole_word", "span")
+MASKING = ("token", "whole_word", "ngram", "span")
 Masked = collections.namedtuple("Masked", "input_ids positions labels weights")
 ORDER, LENGTH = 0, 3  # random streams of the order of words and of the lengths of spans
 
@@ -152,7 +152,7 @@ def kinds_of(shown, labels):
     return is_mask, is_kept, ~is_mask & ~is_kept
 
 
-@pytest.mark.parametrize("masking", ["token", "whole_word"])
+@pytest.mark.parametrize("masking", ["token", "whole_word", "ngram"])
 def test_selected_tokens_are_eighty_percent_mask_ten_unchanged_ten_uniformly_random(masking):
     ids, _, lengths = batch_of([128] * 2000, 128)
     masked = mask(ids, lengths, masking=masking)
@@ -163,6 +163,23 @@ def test_selected_tokens_are_eighty_percent_mask_ten_unchanged_ten_uniformly_ran
     replacements = np.histogram(shown[kinds[2]], bins=20, range=(0, VOCAB))[0]
     assert stats.chisquare(replacements).pvalue > 0.01
     assert shown[kinds[2]].min() < 5, "the whole vocabulary is drawn from, specials too"
+
+
+@pytest.mark.parametrize("masking", MASKING)
+def test_electra_masks_the_tokens_of_bert_all_by_the_mask_token_and_keeps_the_seeds(masking):
+    ids, _, lengths = batch_of([128] * 50, 128)
+    bert = mask(ids, lengths, masking=masking)
+    electra = mask(ids, lengths, masking=masking, objective="electra", pairs="none")
+    for name in ("positions", "labels", "weights"):
+        np.testing.assert_array_equal(getattr(electra, name), getattr(bert, name))
+    shown = np.take_along_axis(electra.input_ids, electra.positions, 1)
+    assert (shown[electra.weights > 0] == MASK).all() and electra.weights.sum() > 800
+    features = {"input_word_ids": ids, "input_mask": ids > 0, SEED: seeds_of(50), WORD_STARTS: starts_of(ids)}
+    features = {name: tf.constant(value) for name, value in features.items()}
+    features["input_mask"] = tf.cast(features["input_mask"], tf.int32)
+    masked = masker_of(masking=masking, objective="electra", pairs="none")(features)
+    np.testing.assert_array_equal(masked[SEED], features[SEED])
+    assert SEED not in masker_of(masking=masking)(features)
 
 
 def test_the_wordpieces_of_a_whole_word_are_replaced_independently():
@@ -203,33 +220,33 @@ def test_a_span_is_masked_unchanged_or_random_as_a_whole_and_its_random_ids_diff
 def test_every_maskable_position_is_equally_likely(masking):
     ids, maskable, lengths = batch_of([20] * 8000, 24)
     # Words of a single wordpiece; one prediction: spans start anywhere with equal probability, but end further right.
-    most = 1 if masking == "span" else 5
+    most = 1 if masking in ("ngram", "span") else 5
     starts = np.ones_like(maskable)
     masked = mask(ids, lengths, starts=starts, masking=masking, max_predictions=most)
     counts = np.bincount(masked.positions[masked.weights > 0], minlength=24)
     assert stats.chisquare(counts[maskable[0]]).pvalue > 0.01
 
 
-def rows_of_draws(seeds, width):
+def rows_of_draws(seeds, width, masking="span"):
     """Order [rows, width] and span lengths [rows, width] drawn by a `Masker` with these seeds."""
     positions = tf.range(width)[tf.newaxis]
     order, lengths = draw(tf.constant(seeds), [ORDER, LENGTH], positions)
-    return order.numpy(), span_lengths(lengths).numpy()
+    words = np.ones([len(seeds), width], int) if masking == "whole_word" else span_lengths(lengths, masking).numpy()
+    return order.numpy(), words
 
 
-@pytest.mark.parametrize("masking", ["whole_word", "span"])
+@pytest.mark.parametrize("masking", ["whole_word", "ngram", "span"])
 @pytest.mark.parametrize("rate, most, share", [(0.15, 20, 0.6), (0.15, 10, 0.3), (0.5, 64, 0.8), (0.3, 40, 0.05)])
 def test_words_and_spans_equal_those_of_a_loop_over_words(masking, rate, most, share):
     ids, maskable, lengths = batch_of(np.random.default_rng(3).integers(5, 129, 400), 128)
     starts, seeds = starts_of(ids, share=share), seeds_of(400)
     masked = mask(ids, lengths, seeds=seeds, starts=starts, masking=masking, rate=rate, max_predictions=most)
-    order, longest = rows_of_draws(seeds, 128)
+    order, longest = rows_of_draws(seeds, 128, masking)
     passed_over = 0
     for row in range(400):
         words = words_of(maskable[row], starts[row])
         budget = budget_of(lengths[row], rate, most)
-        limits = longest[row] if masking == "span" else np.ones(128, int)
-        spans, too_long = hidden_one_by_one(words, order[row], budget, limits)
+        spans, too_long = hidden_one_by_one(words, order[row], budget, longest[row])
         count = int(masked.weights[row].sum())
         assert masked.positions[row, :count].tolist() == sorted(spans)
         passed_over += too_long
@@ -239,7 +256,7 @@ def test_words_and_spans_equal_those_of_a_loop_over_words(masking, rate, most, s
 def test_whole_words_are_never_split():
     ids, maskable, lengths = batch_of([128] * 300, 128)
     starts = starts_of(ids)
-    for masking in ("whole_word", "span"):
+    for masking in ("whole_word", "ngram", "span"):
         masked = mask(ids, lengths, starts=starts, masking=masking)
         for row in range(300):
             hidden = set(masked.positions[row, masked.weights[row] > 0].tolist())
@@ -251,27 +268,34 @@ def test_whole_words_are_never_split():
 def test_a_word_longer_than_the_budget_is_never_masked_and_words_end_at_special_tokens():
     ids, maskable, lengths = batch_of([40] * 50, 40)
     starts = np.zeros_like(maskable)  # one word before [SEP] and one after it, each of 18 or 19 wordpieces
-    for masking in ("whole_word", "span"):
+    for masking in ("whole_word", "ngram", "span"):
         assert not mask(ids, lengths, starts=starts, masking=masking).weights.any()
         masked = mask(ids, lengths, starts=starts, masking=masking, rate=0.5)
         assert set(masked.weights.sum(1).tolist()) <= {18.0, 19.0}
 
 
-def test_span_lengths_follow_the_truncated_geometric_distribution():
+@pytest.mark.parametrize(
+    "masking, shares, mean",
+    [
+        ("span", 0.8 ** np.arange(10), 3.8),  # SpanBERT, section 3.1: geometric, up to 10
+        ("ngram", 1 / np.arange(1, 4), 18 / 11),  # ALBERT, section 4.1: 1 / n, up to 3
+    ],
+)
+def test_the_lengths_of_spans_follow_the_distribution_of_the_paper(masking, shares, mean):
     (draws,) = draw(tf.constant(seeds_of(2000)), [LENGTH], tf.range(100)[tf.newaxis])
-    lengths = span_lengths(draws).numpy().ravel()
-    shares = 0.8 ** np.arange(10)
-    shares /= shares.sum()
-    assert stats.chisquare(np.bincount(lengths, minlength=11)[1:], shares * lengths.size).pvalue > 0.01
-    assert abs(lengths.mean() - 3.8) < 0.02  # as in the paper (section 3.1)
+    lengths = span_lengths(draws, masking).numpy().ravel()
+    counts = np.bincount(lengths)[1:]
+    assert stats.chisquare(counts, shares / shares.sum() * lengths.size).pvalue > 0.01
+    assert abs(lengths.mean() - mean) < 0.02
 
 
-def test_the_first_span_has_the_length_drawn():
+@pytest.mark.parametrize("masking", ["ngram", "span"])
+def test_the_first_span_has_the_length_drawn(masking):
     # One span only, far from the row's end: a budget of ten words, of which the first span takes the length drawn.
     ids, maskable, lengths = batch_of([510] * 600, 512)
     starts, seeds = np.ones_like(maskable), seeds_of(600)
-    masked = mask(ids, lengths, seeds=seeds, starts=starts, masking="span", max_predictions=10)
-    order, longest = rows_of_draws(seeds, 512)
+    masked = mask(ids, lengths, seeds=seeds, starts=starts, masking=masking, max_predictions=10)
+    order, longest = rows_of_draws(seeds, 512, masking)
     first = np.where(maskable, order, -1).argmax(1)
     far = (np.abs(first - 255) > 12) & (first < 498)
     for row in np.flatnonzero(far):
