@@ -224,7 +224,7 @@ def from_description(config: Mapping[str, Any], location: str) -> Checkpoint:
 
 
 def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> None:
-    """Writes a task's model into a directory, which is created if it does not exist.
+    """Writes a task's model into a directory, which is created if it does not exist; and others that it has trained.
 
     Args:
         path: directory.
@@ -235,13 +235,18 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
     Raises:
         ConfigError: as for `save_checkpoint`.
     """
-    checkpoint = Checkpoint(
-        config=encoder.config,
-        tensors={variable.path: tensor_of_variable(variable) for variable in model.weights},
-        task={"name": task.name, "settings": task.settings()},
-        tokenizer=task.tokenizer,
-    )
-    save_checkpoint(checkpoint, path)
+    tensors = {variable.path: tensor_of_variable(variable) for variable in model.weights}
+    for folder, (own, config) in task.saved(encoder.config).items():
+        checkpoint = Checkpoint(
+            config=config,
+            tensors=tensors,
+            task={"name": own.name, "settings": own.settings()},
+            tokenizer=own.tokenizer,
+        )
+        if checkpoint.head:  # not a task that this version does not know
+            names = {name: f"{folder}/{name}" for name in checkpoint.shapes()}
+            checkpoint.tensors = {name: tensors[full if full in tensors else name] for name, full in names.items()}
+        save_checkpoint(checkpoint, os.path.join(path, folder))
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: str) -> None:

@@ -156,6 +156,7 @@ class BertEncoder(FunctionalModel):
         dtype: Keras dtype policy or its name, e.g. "mixed_bfloat16"; None for the global policy. LayerNorm and softmax
             compute in float32 whatever the policy.
         packed: whether rows contain several sequences.
+        tables: as for `Embeddings`; with them the encoder cannot be saved as a Keras model.
         trainable: as for `FunctionalModel`.
         frozen: as for `FunctionalModel`.
 
@@ -174,6 +175,7 @@ class BertEncoder(FunctionalModel):
         *,
         dtype: keras.DTypePolicy | str | None = None,
         packed: bool = False,
+        tables: Embeddings | None = None,
         name: str = "encoder",
         trainable: bool = True,
         frozen: Collection[str] = (),
@@ -193,7 +195,7 @@ class BertEncoder(FunctionalModel):
             raise ConfigError(f"dtype {policy.name!r} is quantized, an encoder is not; use 'bfloat16' or another float")
         if not {policy.compute_dtype, policy.variable_dtype} <= set(_FLOATS):
             raise ConfigError(f"dtype {policy.name!r}: an encoder computes in one of {', '.join(_FLOATS)}")
-        embeddings = Embeddings(config, name="embeddings", dtype=policy)
+        embeddings = Embeddings(config, tables, name="embeddings", dtype=policy)
         inputs = encoder_inputs()
         mask, embedded = inputs["input_mask"], [inputs["input_word_ids"], inputs["input_type_ids"]]
         if packed:

@@ -19,11 +19,14 @@ from bert_tf.model.variables import BILSTM_DIRECTIONS, BILSTM_LAYERS, HEADS
 from bert_tf.types import Json
 
 POSITIONS = "masked_lm_positions"  # input name: positions of the tokens to predict
+WEIGHTS = "masked_lm_weights"  # input name: 1.0 for a prediction, 0.0 for an unused slot
 
 
 @keras.saving.register_keras_serializable("bert_tf")
 class MaskedLanguageModelHead(keras.layers.Layer):
     """Vocabulary logits at the masked positions only; the output matrix is the word embedding (section 3.1, task 1).
+
+    Inputs: states [batch, length, hidden] and positions int32 [batch, predictions]; without positions, all of them.
 
     Args:
         embeddings: the encoder's; its word embedding is shared.
@@ -48,16 +51,19 @@ class MaskedLanguageModelHead(keras.layers.Layer):
         self.norm.build((*sequence_shape[:-1], self.config.embedding_width))
         self.bias = self.add_weight(shape=(self.config.vocab_size,), initializer="zeros", name="bias", autocast=False)
 
-    def call(self, sequence: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        x = tf.gather(sequence, positions, batch_dims=1)  # [batch, predictions, hidden]
+    def call(self, sequence: tf.Tensor, positions: tf.Tensor | None = None) -> tf.Tensor:
+        x = sequence if positions is None else tf.gather(sequence, positions, batch_dims=1)
         x = self.norm(self.transform(x))  # [batch, predictions, width of the embeddings]
         table = tf.cast(self.embeddings.word_embeddings, x.dtype)
         flat = tf.reshape(x, [-1, self.config.embedding_width])  # one matmul, not one per sequence
         logits = add_bias(tf.matmul(flat, table, transpose_b=True), tf.cast(self.bias, tf.float32))
-        return tf.reshape(logits, tf.concat([tf.shape(positions), [self.config.vocab_size]], 0))
+        return tf.reshape(logits, tf.concat([tf.shape(x)[:-1], [self.config.vocab_size]], 0))
 
-    def compute_output_spec(self, sequence: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
-        return keras.KerasTensor((*positions.shape, self.config.vocab_size), "float32")
+    def compute_output_spec(
+        self, sequence: keras.KerasTensor, positions: keras.KerasTensor | None = None
+    ) -> keras.KerasTensor:
+        shape = sequence.shape[:-1] if positions is None else positions.shape
+        return keras.KerasTensor((*shape, self.config.vocab_size), "float32")
 
 
 @keras.saving.register_keras_serializable("bert_tf")

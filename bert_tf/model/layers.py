@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
@@ -154,15 +155,26 @@ class Embeddings(ConfiguredLayer):
 
     With `embedding_size`, then a projection to the hidden size (Lan et al., 2019, arXiv:1909.11942, section 3.1).
 
+    Args:
+        config: shape of the encoder.
+        tables: another layer of the same width, built, whose tables and LayerNorm this one shares; None for its own.
+
     Attributes:
         converted: looks words up in a converted table; None for the layer's own.
     """
 
     converted: Callable[[tf.Tensor], tf.Tensor] | None = None
+    norm: LayerNorm
+    word_embeddings: keras.Variable
+    position_embeddings: keras.Variable
+    type_embeddings: keras.Variable
 
-    def __init__(self, config: BertConfig, **kwargs: Any) -> None:
+    def __init__(self, config: BertConfig, tables: Self | None = None, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
-        self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
+        own = functools.partial(LayerNorm, config.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
+        self.norm = tables.norm if tables else own()
+        # Not as an attribute: Keras would take the rest of that layer for a part of this one.
+        self._shared = (lambda: tables) if tables else None
         self.dropout = Dropout(config.dropout, dtype=self.dtype_policy)
         if config.embedding_size:
             self.projection = Dense(
@@ -182,11 +194,18 @@ class Embeddings(ConfiguredLayer):
             shape = (rows, config.embedding_width)
             return self.add_weight(shape=shape, initializer=initializer(config), name=name, autocast=False)
 
-        self.word_embeddings = table(config.vocab_size, "word_embeddings")
-        self.position_embeddings = table(config.position_offset + config.max_position_embeddings, "position_embeddings")
-        if config.type_vocab_size:
-            self.type_embeddings = table(config.type_vocab_size, "type_embeddings")
-        self.norm.build((None, None, config.embedding_width))
+        if self._shared:
+            tables = self._shared()
+            self.word_embeddings, self.position_embeddings = tables.word_embeddings, tables.position_embeddings
+            if config.type_vocab_size:
+                self.type_embeddings = tables.type_embeddings
+        else:
+            positions = config.position_offset + config.max_position_embeddings
+            self.word_embeddings = table(config.vocab_size, "word_embeddings")
+            self.position_embeddings = table(positions, "position_embeddings")
+            if config.type_vocab_size:
+                self.type_embeddings = table(config.type_vocab_size, "type_embeddings")
+            self.norm.build((None, None, config.embedding_width))
         if config.embedding_size:
             self.projection.build((None, None, config.embedding_size))
 

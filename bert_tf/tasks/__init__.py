@@ -11,12 +11,13 @@ from bert_tf.tasks.multi_label import MultiLabel
 from bert_tf.tasks.multiple_choice import MultipleChoice
 from bert_tf.tasks.question_answering import QuestionAnswering
 from bert_tf.tasks.regression import Regression
+from bert_tf.tasks.replaced_tokens import ReplacedTokenDetection
 from bert_tf.tasks.tagging import Tagging
 from bert_tf.tasks.task import FineTuningTask, Task
 
 __all__ = ["TASKS", "FineTuningTask", "MaskedLM", "Pretraining", "task_of"]
 
-_PRETRAINED: tuple[type[Task], ...] = (Pretraining, MaskedLM)
+_PRETRAINED: tuple[type[Task], ...] = (Pretraining, MaskedLM, ReplacedTokenDetection)
 _FINE_TUNED: tuple[type[FineTuningTask], ...] = (
     Classification,
     Regression,

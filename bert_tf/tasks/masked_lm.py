@@ -2,12 +2,11 @@
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, TypeAlias, TypedDict
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
 
-from bert_tf.config.values import Rule, misfit
 from bert_tf.errors import ConfigError
 from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder, encoder_of
@@ -15,19 +14,15 @@ from bert_tf.model.heads import build
 from bert_tf.model.mode import current, infer
 from bert_tf.tasks.objective import PredictionObjective, Predictions
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, signature, token_signature
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.task import PretrainingTask
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.packing import dense_features, truncate
-from bert_tf.types import Json, Tensors, TfFunction
+from bert_tf.types import Tensors, TfFunction
 
 # Predictions for each mask.
 _FILLINGS = 5
 # What tf.custom_gradient expects: the values and the function from their upstream gradients to the gradients.
 _WithGradient: TypeAlias = tuple[tuple[tf.Tensor, tf.Tensor], Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, None]]]
-
-
-class _Settings(TypedDict):
-    max_length: Annotated[int, Rule(at_least=1, at_most=1_000_000)]
 
 
 class FillMask:
@@ -99,7 +94,28 @@ class FillMask:
         }
 
 
-class MaskedLMObjective(PredictionObjective):
+class MaskedTokenObjective(PredictionObjective):
+    """Base class of objectives that predict the masked tokens.
+
+    `losses` and `metric_names` begin with the names of the cross-entropy and of the accuracy, NAME_loss and
+    NAME_accuracy; the model returns NAME_logits, float32 [batch, predictions, vocabulary].
+    """
+
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
+        # The constant is google-research/bert's (run_pretraining.py): a batch without masks must not divide by zero.
+        return {self.losses[0]: tf.reduce_sum(features["masked_lm_weights"]) + 1e-5}
+
+    def predictions(self, features: Tensors, outputs: Tensors) -> Predictions:
+        masked, name = features["masked_lm_ids"], self.losses[0].removesuffix("_loss")
+        loss, best = sparse_cross_entropy(outputs[f"{name}_logits"], masked)
+        values = {f"{name}_loss": loss, f"{name}_accuracy": tf.cast(best == masked, tf.float32)}
+        return Predictions(values, features["masked_lm_weights"])
+
+    def positions(self, features: Tensors) -> tf.Tensor:
+        return features["masked_lm_positions"]
+
+
+class MaskedLMObjective(MaskedTokenObjective):
     """Cross-entropy of the masked tokens, from features as `inputs.corpus.dataset` makes them.
 
     Args:
@@ -119,19 +135,6 @@ class MaskedLMObjective(PredictionObjective):
 
     def build(self, encoder: BertEncoder) -> keras.Model:
         return build(encoder, "masked_lm")
-
-    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
-        # The constant is google-research/bert's (run_pretraining.py): a batch without masks must not divide by zero.
-        return {"mlm_loss": tf.reduce_sum(features["masked_lm_weights"]) + 1e-5}
-
-    def predictions(self, features: Tensors, outputs: Tensors) -> Predictions:
-        masked = features["masked_lm_ids"]
-        loss, best = sparse_cross_entropy(outputs["mlm_logits"], masked)
-        values = {"mlm_loss": loss, "mlm_accuracy": tf.cast(best == masked, tf.float32)}
-        return Predictions(values, features["masked_lm_weights"])
-
-    def positions(self, features: Tensors) -> tf.Tensor:
-        return features["masked_lm_positions"]
 
     def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         padding = tf.cast(features["input_mask"] == 0, tf.float32)
@@ -156,12 +159,11 @@ class MaskedLMObjective(PredictionObjective):
         }
 
 
-class MaskedLM(Task):
+class MaskedLM(PretrainingTask):
     """Prediction of masked tokens.
 
     Args:
-        tokenizer: tokenizes the texts.
-        max_length: tokens per input, special tokens included.
+        tokenizer, max_length: as for `PretrainingTask`.
         languages: as for `MaskedLMObjective`.
     """
 
@@ -169,17 +171,8 @@ class MaskedLM(Task):
     codec: FillMask
 
     def __init__(self, tokenizer: BaseTokenizer, max_length: int, languages: Sequence[str] = ()) -> None:
-        self.tokenizer, self.max_length = tokenizer, max_length
+        super().__init__(tokenizer, max_length)
         self.codec, self.objective = FillMask(tokenizer, max_length), MaskedLMObjective(max_length, languages)
-
-    def settings(self) -> Json:
-        return {"max_length": self.max_length}
-
-    @classmethod
-    def arguments(cls, settings: Json) -> Json:
-        if wrong := misfit(settings, _Settings, "task.settings", in_json=True):
-            raise ConfigError(wrong)
-        return {"max_length": settings["max_length"]}
 
 
 def _sums_by_sequence(numbers: tf.Tensor, values: tf.Tensor, most: int) -> tf.Tensor:

@@ -3,7 +3,7 @@
 import abc
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -16,13 +16,15 @@ class Objective(abc.ABC):
     """Head, losses, their normalizers, and metrics as sums and weights.
 
     Attributes:
-        losses: names of the losses; training minimizes their sum.
+        losses: names of the losses; training minimizes their weighted sum.
+        loss_weights: weights of losses in this sum; those of the others are 1.
         metric_names: names of the other metrics that `loss_and_metrics` returns.
         totals: names of those among them that are sums over the data, such as a number of tokens, instead of means.
         histograms: name -> length of each array that `counts` returns, for TensorBoard.
     """
 
     losses: tuple[str, ...] = ("loss",)
+    loss_weights: Mapping[str, float] = types.MappingProxyType({})
     metric_names: tuple[str, ...] = ()
     totals: tuple[str, ...] = ()
     histograms: Mapping[str, int] = types.MappingProxyType({})
@@ -42,6 +44,10 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         """Losses and simple metrics of one batch: name -> (float32 sum, float32 weight)."""
+
+    def total(self, losses: Mapping[str, Any]) -> Any:
+        """The weighted sum of these losses, numbers or tensors by name."""
+        return sum(self.loss_weights.get(name, 1.0) * value for name, value in losses.items())
 
     def counts(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Histograms of a batch: name -> float32 [histograms[name]], the number of examples with value 0, 1, 2, ...
@@ -63,6 +69,9 @@ class Sum(Objective):
     def __init__(self, parts: Sequence[tuple[str, Objective]], build: Callable[[BertEncoder], keras.Model]) -> None:
         self._parts, self._build = parts, build
         self.losses = tuple(prefix + name for prefix, part in parts for name in part.losses)
+        self.loss_weights = {
+            prefix + name: value for prefix, part in parts for name, value in part.loss_weights.items()
+        }
         self.metric_names = tuple(prefix + name for prefix, part in parts for name in part.metric_names)
         self.totals = tuple(prefix + name for prefix, part in parts for name in part.totals)
         self.histograms = {prefix + name: bins for prefix, part in parts for name, bins in part.histograms.items()}

@@ -5,13 +5,13 @@ import dataclasses
 import json
 import typing
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, TypedDict
+from typing import Annotated, Any, ClassVar, Self, TypedDict
 
 import keras
 
-from bert_tf.config import ExampleData, to_dict
+from bert_tf.config import BertConfig, ExampleData, to_dict
 from bert_tf.config.tasks import TaskConfig, check_labels, check_weights
-from bert_tf.config.values import annotations, misfit, restored
+from bert_tf.config.values import Rule, annotations, misfit, restored
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.datasets.examples import Labels, ReadReport
 from bert_tf.inputs.datasets.sources import metrics_of
@@ -84,9 +84,45 @@ class Task(abc.ABC):
         """Builds the model on `encoder`: a dict of features in, a dict of outputs out."""
         return self.objective.build(encoder)
 
+    def saved(self, config: BertConfig) -> dict[str, tuple["Task", BertConfig]]:
+        """The models that a run writes: subfolder of its directory -> (task, config of the encoder).
+
+        Default: the task itself, in the directory ("").
+
+        Args:
+            config: of the encoder that `build` was given. The variables that only the model in the subfolder NAME has
+                are NAME/... in the model that `build` returns.
+        """
+        return {"": (self, config)}
+
     def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
         """Signatures of the exported model, by name (see `tasks.signatures`)."""
         return self.codec.signatures(model)
+
+
+class _Settings(TypedDict):
+    max_length: Annotated[int, Rule(at_least=1, at_most=1_000_000)]
+
+
+class PretrainingTask(Task):
+    """A task learned from text without labels.
+
+    Args:
+        tokenizer: tokenizes the texts.
+        max_length: tokens per input, special tokens included.
+    """
+
+    def __init__(self, tokenizer: BaseTokenizer, max_length: int) -> None:
+        self.tokenizer, self.max_length = tokenizer, max_length
+
+    def settings(self) -> Json:
+        return {"max_length": self.max_length}
+
+    @classmethod
+    def arguments(cls, settings: Json) -> Json:
+        if wrong := misfit(settings, _Settings, "task.settings", in_json=True):
+            raise ConfigError(wrong)
+        return {"max_length": settings["max_length"]}
 
 
 @dataclasses.dataclass

@@ -34,14 +34,14 @@ def means(objective: Objective, names: Sequence[str], totals: Array) -> Metrics:
 
     Returns:
         Mean by name, without metrics whose weight is 0: those are unknown, while NaN shows that the model has diverged.
-        "loss" is the sum of the losses; `objective.totals` are sums.
+        "loss" is the weighted sum of the losses; `objective.totals` are sums.
     """
     pairs = zip(names, totals, strict=True)
     averages = {
         name: float(total if name in objective.totals else total / weight) for name, (total, weight) in pairs if weight
     }
-    losses = [averages[name] for name in objective.losses if name in averages]
-    return ({"loss": sum(losses)} if losses else {}) | averages
+    losses = {name: averages[name] for name in objective.losses if name in averages}
+    return ({"loss": objective.total(losses)} if losses else {}) | averages
 
 
 def evaluator(

@@ -9,7 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.config import BertConfig
+from bert_tf.config import BertConfig, PretrainingData
+from bert_tf.model.replaced_tokens import generator_config
+from bert_tf.model.span_boundary import POSITION_SIZE
 from bert_tf.training.strategy import devices_of, parallel_parts
 
 _SIZES = (512, 1024, 2048, 4096, 8192)  # of square matrices; the faster the machine, the larger those it needs
@@ -66,6 +68,24 @@ def row_flops(length: float, config: BertConfig, *, predictions: int = 0, pooled
     labelled = 2 * hidden * (hidden + 2)
     encoded = length * (config.num_layers * (dense + attention) + projected)
     return 3.0 * (encoded + predictions * predicted + pooled * labelled)
+
+
+def pretraining_flops(length: float, config: BertConfig, data: PretrainingData, *, pooled: int = 0) -> float:
+    """As `row_flops`, for the whole model of `data.objective`.
+
+    Args:
+        length, pooled: as for `row_flops`.
+        config: of the encoder that is pre-trained.
+        data: objective, generator_size and max_predictions are used.
+    """
+    hidden, predictions = config.hidden_size, data.max_predictions
+    if data.objective == "electra":
+        generator = row_flops(length, generator_config(config, data.generator_size), predictions=predictions)
+        return generator + row_flops(length, config) + 3 * length * 2 * hidden * (hidden + 1)
+    if data.objective == "span_boundary":  # a layer on the bounds, and once more what the masked language model has
+        bounds = 2 * (2 * hidden + POSITION_SIZE) * hidden
+        return row_flops(length, config, predictions=2 * predictions) + 3 * predictions * bounds
+    return row_flops(length, config, predictions=predictions, pooled=pooled)
 
 
 _measured: dict[tuple[str, ...], float] = {}  # by dtype and devices; the same for all runs of a process

@@ -291,7 +291,8 @@ class Step:
         with tf.GradientTape() as tape, computing(mode):
             outputs = self._model({name: features[name] for name in self._inputs}, training=True)
             metrics = objective.loss_and_metrics(features, outputs)
-            loss = scale * sum(metrics[name][0] / tf.maximum(divisors[name], 1e-5) for name in objective.losses)
+            means = {name: metrics[name][0] / tf.maximum(divisors[name], 1e-5) for name in objective.losses}
+            loss = scale * objective.total(means)
         variables = [variable.value for variable in self._model.trainable_variables]
         gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
         stacked = tf.stack([tf.stack(metrics[name]) for name in (*objective.losses, *objective.metric_names)])

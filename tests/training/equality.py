@@ -35,11 +35,14 @@ CASES = {
     "spans masked on the host": {"masking": "span"},
     "spans masked on the device": {"masking": "span", "mask_on": "device"},
     "packed rows, remat": {"pack": True, "remat": True},
+    "ELECTRA": {"objective": "electra", "pairs": "none"},
+    "ELECTRA, masked on the device": {"objective": "electra", "pairs": "none", "mask_on": "device"},
+    "span boundaries": {"objective": "span_boundary", "pairs": "none", "masking": "span"},
     "bfloat16": {"dtype": "bfloat16"},
     "dropout": {"dropout": 0.1},
 }
 CURVES = ("loss", "mlm_accuracy", "nsp_accuracy", "gradient_norm")
-DATA = ("service", "service_workers", "mask_on", "masking", "pack")
+DATA = ("service", "service_workers", "objective", "pairs", "mask_on", "masking", "pack")
 # Name of the strategy, and its number of devices or worker processes.
 LAYOUTS = {"1 replica": ("one_device", 1), "2 replicas": ("mirrored", 2), "2 workers": ("multi_worker", 2)}
 # (case, layout, micro-batches) -> the run that it must equal. Google's recipe normalizes and clips per shard, so its
@@ -60,6 +63,9 @@ ROWS = {
     ("spans masked on the device", "2 replicas", 1): ("spans masked on the host", *ONE),
     ("spans masked on the device", "1 replica", 2): ("spans masked on the host", *ONE),
     ("packed rows, remat", "2 replicas", 1): ("packed rows, remat", *ONE),
+    ("ELECTRA", "2 replicas", 2): ("ELECTRA", *ONE),
+    ("ELECTRA, masked on the device", "2 replicas", 1): ("ELECTRA", *ONE),
+    ("span boundaries", "2 replicas", 2): ("span boundaries", *ONE),
     ("bfloat16", "2 replicas", 1): ("bfloat16", *ONE),
     # Each shard has its own dropout masks.
     ("dropout", "2 replicas", 1): ("dropout", "1 replica", 2),
@@ -123,7 +129,7 @@ def outcome(folder):
         points = json.load(file)["history"]
     kinds = {kind: {p: v for p, v in tensors.items() if p.startswith(f"{kind}.")} for kind in ("weights", "slots")}
     assert all(kinds.values())
-    return kinds | {name: np.array([point[name] for point in points]) for name in CURVES}
+    return kinds | {name: np.array([point.get(name, 0.0) for point in points]) for name in CURVES}
 
 
 def differences(ones, others):

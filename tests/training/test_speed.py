@@ -3,15 +3,16 @@ import math
 import pytest
 import tensorflow as tf
 
-from bert_tf.config import BertConfig
+from bert_tf.config import BertConfig, PretrainingData
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.training import speed
+from bert_tf.training.runs.pretraining import pretraining_task
 from bert_tf.training.speed import Speed, Work
 
 
 def products(function, specs):
-    """Floating-point operations of the matrix products in a traced function, without products with a vector."""
+    """Floating-point operations of the matrix products in a traced function, without those with a row of ones."""
     total = 0
     for op in tf.function(function).get_concrete_function(specs).graph.get_operations():
         if op.type in ("MatMul", "BatchMatMulV2"):
@@ -20,7 +21,7 @@ def products(function, specs):
             names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
             shared = left[-2] if op.get_attr(names[0]) else left[-1]
             assert shared == (right[-1] if op.get_attr(names[1]) else right[-2])
-            if 1 not in result.shape[-2:]:  # the gradient of a bias is a product with ones
+            if result.shape[-2] != 1:  # the gradient of a bias is a product with ones
                 total += 2 * shared * math.prod(result.shape)
     return total
 
@@ -57,6 +58,32 @@ def test_the_operations_of_a_row_equal_those_of_the_products_in_the_traced_step(
     pooled = {"pretraining": 4 if packed else 1, "masked_lm": 0}[head]
     counted = rows * speed.row_flops(length, config, predictions=predictions, pooled=pooled)
     assert counted == 3 * products(forward, specs)
+    assert counted == products(forward_and_backward, specs)
+
+
+@pytest.mark.parametrize("objective, masking", [("electra", "token"), ("span_boundary", "span")])
+def test_the_operations_of_an_objective_are_those_of_its_whole_model(objective, masking):
+    rows, length, predictions = 3, 24, 5
+    config = BertConfig(
+        vocab_size=500, num_layers=2, hidden_size=32, num_heads=4, intermediate_size=48, max_position_embeddings=40,
+        pooler=False, type_vocab_size=1,
+    )  # fmt: skip
+    data = PretrainingData(objective=objective, masking=masking, pairs="none", max_predictions=predictions)
+    model = pretraining_task(data, None, length, predictions, ()).build(BertEncoder(config))
+    specs = {
+        tensor.name: tf.TensorSpec(
+            [rows, predictions if "masked_lm" in tensor.name else tensor.shape[1] or length], tensor.dtype
+        )
+        for tensor in model.inputs
+    }
+
+    def forward_and_backward(features):
+        with tf.GradientTape() as tape:
+            outputs = model(features, training=False)
+            loss = sum(tf.reduce_sum(value**2) for name, value in outputs.items() if name.endswith("logits"))
+        return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+
+    counted = rows * speed.pretraining_flops(length, config, data)
     assert counted == products(forward_and_backward, specs)
 
 

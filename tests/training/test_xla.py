@@ -19,13 +19,13 @@ from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.dataset import pretraining_dataset
 from bert_tf.inputs.masking import Masker
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.loop import Trainer
+from bert_tf.training.runs.pretraining import pretraining_task
 from tests.training.small import difference, weights_of
 
 LENGTH, BATCH, STEPS = 32, 4, 2
-DATA = ("mask_on", "masking", "words", "pack")
+DATA = ("objective", "pairs", "mask_on", "masking", "words", "pack")
 # Settings of data and training, and the model's number format. Together they cover every optimizer, clipping, reduction
 # and kind of masking.
 CASES = {
@@ -45,6 +45,11 @@ CASES = {
     "tokens masked on the device": (
         {"optimizer": "radam", "schedule": "noam", "mask_on": "device", "normalization": "replica_mean"},
         "float32",
+    ),
+    "ELECTRA": ({"objective": "electra", "pairs": "none", "mask_on": "device", "accumulation": 2}, "float32"),
+    "spans and their bounds": (
+        {"objective": "span_boundary", "pairs": "none", "mask_on": "device", "masking": "span", "words": "spaces"},
+        "mixed_bfloat16",
     ),
     "packed, half precision": ({"pack": True, "accumulation": 2, "bias_correction": False}, "mixed_float16"),
 }  # fmt: skip
@@ -75,10 +80,10 @@ def make(corpus, case, dropout):
     train = TrainConfig(**train, **{name: value for name, value in settings.items() if name not in DATA})
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     keras.utils.set_random_seed(1)
-    task = Pretraining(tokenizer, LENGTH)
+    task = pretraining_task(data, tokenizer, LENGTH, data.max_predictions, ())
     config = BertConfig(
         vocab_size=tokenizer.vocab_size, num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32,
-        max_position_embeddings=LENGTH, dropout=dropout, attention_dropout=dropout,
+        max_position_embeddings=LENGTH, dropout=dropout, attention_dropout=dropout, pooler=data.pairs != "none",
     )  # fmt: skip
     with strategy.scope():
         model = task.build(BertEncoder(config, dtype=dtype, packed=data.pack))

@@ -64,7 +64,7 @@ def kept_bytes(objective: Objective, model: keras.Model, features: Tensors, *, r
         with tf.GradientTape() as tape, computing(mode):
             outputs = model({tensor.name: features[tensor.name] for tensor in model.inputs}, training=True)
             metrics = objective.loss_and_metrics(features, outputs)
-            loss = sum(metrics[name][0] for name in objective.losses)
+            loss = objective.total({name: metrics[name][0] for name in objective.losses})
         forward.update(op.name for op in tf.compat.v1.get_default_graph().get_operations())
         return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
 

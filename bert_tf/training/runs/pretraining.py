@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import tensorflow as tf
 
-from bert_tf.config import BertConfig, PretrainConfig
+from bert_tf.config import BertConfig, PretrainConfig, PretrainingData
 from bert_tf.config.data import named_corpora
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.corpus import Corpus, check_unchanged, corpus_identity, find_corpus
@@ -21,13 +21,16 @@ from bert_tf.inputs.masking import Masker
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.mlm_and_nsp import Pretraining
+from bert_tf.tasks.replaced_tokens import Electra
+from bert_tf.tasks.span_boundary import SpanBoundary
+from bert_tf.tasks.task import Task
 from bert_tf.text import BaseTokenizer, open_tokenizer
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.phases import Input, split
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.dry_run import languages_text, rows_per_epoch
 from bert_tf.training.runs.runner import Runner, expect
-from bert_tf.training.speed import row_flops
+from bert_tf.training.speed import pretraining_flops
 from bert_tf.training.strategy import is_chief
 from bert_tf.types import Json, Metrics
 
@@ -99,7 +102,7 @@ def pretrain(
     )
     seed = config.train.seed
     languages = [language.name for language in corpus.languages]
-    task = (MaskedLM if config.data.pairs == "none" else Pretraining)(tokenizer, longest, languages)
+    task = pretraining_task(config.data, tokenizer, longest, max(data.max_predictions for data, _ in phases), languages)
     inputs = [
         _training_input(corpus._replace(data=data), batch_size, seed, model_config)._replace(
             check=functools.partial(_check_unchanged, files, identity["input"])
@@ -141,6 +144,17 @@ def pretrain(
             config.train.evaluate_every,
             finish=functools.partial(_add_languages, corpus.languages),
         )
+
+
+def pretraining_task(
+    data: PretrainingData, tokenizer: BaseTokenizer, max_length: int, max_predictions: int, languages: Sequence[str]
+) -> Task:
+    """The task of the configured objective; the limits are the largest of all phases."""
+    if data.objective == "electra":
+        return Electra(tokenizer, max_length, languages, generator_size=data.generator_size)
+    if data.objective == "span_boundary":
+        return SpanBoundary(tokenizer, max_length, languages, longest=max_predictions)
+    return (MaskedLM if data.pairs == "none" else Pretraining)(tokenizer, max_length, languages)
 
 
 def _add_languages(languages: Sequence[Language], results: Json) -> None:
@@ -211,7 +225,7 @@ def _training_input(corpus: Corpus, batch_size: int, seed: int, model_config: Be
     # In packed rows including the unused slots (`packed_rows.join_rows`).
     pairs = most_pairs(data.max_length, corpus.tokenizer.specials(pairs=True)) if data.pack else 1
     pooled = 0 if data.pairs == "none" else pairs
-    flops = functools.partial(row_flops, config=model_config, predictions=data.max_predictions, pooled=pooled)
+    flops = functools.partial(pretraining_flops, config=model_config, data=data, pooled=pooled)
     source = Input(epoch_batches, length=data.max_length, row_flops=flops)
     return source._replace(prepare=Masker(data, corpus.tokenizer).in_step()) if data.mask_on == "device" else source
 

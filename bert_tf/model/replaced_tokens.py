@@ -1,0 +1,151 @@
+"""ELECTRA's training model: a generator fills in masked tokens, a discriminator finds those that it got wrong.
+
+Clark et al., 2020, arXiv:2003.10555. The generator is a small masked language model with the discriminator's word,
+position and segment embeddings and their LayerNorm, as in google-research/electra, and layers of its own.
+"""
+
+import dataclasses
+
+import keras
+import tensorflow as tf
+
+from bert_tf.config import BertConfig
+from bert_tf.inputs.masking import SAMPLES, SEED, draw
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.heads import POSITIONS, WEIGHTS, BertPretrainer, ReplacedTokenHead
+
+GENERATOR = "generator"  # the first part of the paths of the generator's own variables
+LABELS = "masked_lm_ids"  # input name: the masked tokens
+_BITS = 24  # of a uniform number: all that float32 holds
+
+
+def generator_config(config: BertConfig, size: float) -> BertConfig:
+    """The architecture of the generator for a discriminator.
+
+    Args:
+        config: of the discriminator.
+        size: share of its hidden size, feed-forward size and heads; rounded to whole heads, at least one.
+    """
+    heads = max(1, round(size * config.num_heads))
+    return dataclasses.replace(
+        config,
+        embedding_size=config.embedding_width,
+        num_heads=heads,
+        hidden_size=heads * config.hidden_size // config.num_heads,
+        intermediate_size=max(1, heads * config.intermediate_size // config.num_heads),
+        pooler=False,
+    )
+
+
+class Corruption(keras.layers.Layer):
+    """Puts tokens that the generator samples into the masked positions; nothing flows back through them.
+
+    Inputs: the generator's logits float32 [batch, predictions, vocabulary]; input_word_ids int32 [batch, length];
+    masked_lm_positions and masked_lm_ids int32 and masked_lm_weights float32 [batch, predictions]; mask_seed int32
+    [batch, 2]. Outputs, each int32 [batch, length]: the ids with sampled tokens, and 1 at those that differ from the
+    original ones.
+    """
+
+    def call(
+        self,
+        logits: tf.Tensor,
+        ids: tf.Tensor,
+        positions: tf.Tensor,
+        labels: tf.Tensor,
+        weights: tf.Tensor,
+        seeds: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        sampled = sample(tf.stop_gradient(logits), seeds, positions)
+        used = tf.cast(weights > 0, tf.int32)  # unused slots, which all point to position 0, change nothing
+        rows = tf.broadcast_to(tf.range(tf.shape(ids)[0])[:, tf.newaxis], tf.shape(positions))
+        indices = tf.stack([rows, positions], -1)
+        differences = (sampled - tf.gather(ids, positions, batch_dims=1)) * used
+        replaced = tf.cast(sampled != labels, tf.int32) * used
+        return (
+            tf.tensor_scatter_nd_add(ids, indices, differences),
+            tf.tensor_scatter_nd_add(tf.zeros_like(ids), indices, replaced),
+        )
+
+    def compute_output_spec(
+        self, logits: keras.KerasTensor, ids: keras.KerasTensor, *others: keras.KerasTensor
+    ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+        return keras.KerasTensor(ids.shape, "int32"), keras.KerasTensor(ids.shape, "int32")
+
+
+def sample(logits: tf.Tensor, seeds: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Draws a token from the softmax at each position, with a number that depends on row seed and position alone.
+
+    The inverse of the distribution function, in two steps, so that no sum runs over the whole vocabulary: a block of
+    about sqrt(vocabulary) tokens, then a token of it.
+
+    Args:
+        logits: float32 [batch, predictions, vocabulary].
+        seeds: int32 [batch, 2].
+        positions: int32 [batch, predictions], different ones in used slots.
+
+    Returns:
+        int32 [batch, predictions].
+    """
+    vocabulary = logits.shape[-1]
+    width = round(vocabulary**0.5)
+    blocks = -(-vocabulary // width)
+    probabilities = tf.nn.softmax(tf.reshape(logits, [-1, vocabulary]))
+    probabilities = tf.pad(probabilities, [[0, 0], [0, blocks * width - vocabulary]])
+    probabilities = tf.reshape(probabilities, [-1, blocks, width])
+    (numbers,) = draw(seeds, [SAMPLES], positions)
+    uniform = tf.cast(tf.bitwise.right_shift(numbers, 31 - _BITS), tf.float32) * 2.0**-_BITS  # below 1
+    of_blocks = tf.reduce_sum(probabilities, 2)
+    # Not 1, because of rounding.
+    rest = tf.reshape(uniform, [-1]) * tf.reduce_sum(of_blocks, 1)
+    block, rest = _find(of_blocks, rest)
+    token, _ = _find(tf.gather(probabilities, block, batch_dims=1), rest)
+    return tf.reshape(tf.minimum(block * width + token, vocabulary - 1), tf.shape(positions))
+
+
+def _find(weights: tf.Tensor, points: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where each point lies if the weights are laid end to end.
+
+    Args:
+        weights: float32 [rows, n].
+        points: float32 [rows], from 0 to the sum of the weights.
+
+    Returns:
+        int32 [rows], the number of the weight; float32 [rows], the distance from where it begins.
+    """
+    ends = tf.cumsum(weights, axis=1)
+    # Rounding may put a point beyond the last weight.
+    found = tf.minimum(tf.reduce_sum(tf.cast(ends <= points[:, tf.newaxis], tf.int32), 1), weights.shape[1] - 1)
+    begins = tf.gather(ends - weights, found, batch_dims=1)
+    return found, points - begins
+
+
+def electra(encoder: BertEncoder, size: float) -> keras.Model:
+    """Generator and discriminator as one model, for training.
+
+    Args:
+        encoder: of the discriminator.
+        size: as for `generator_config`.
+
+    Returns:
+        Model from the encoder's inputs, masked, masked_lm_positions, masked_lm_ids, masked_lm_weights and mask_seed, as
+        a `Masker` returns them, to {"mlm_logits": float32 [batch, predictions, vocabulary], of the generator;
+        "rtd_logits": float32 [batch, length], of the discriminator; "replaced": int32 [batch, length], 1 at tokens that
+        are not the original ones}. Its variables are those of the discriminator and, under `GENERATOR`, those that only
+        the generator has.
+    """
+    config = generator_config(encoder.config, size)
+    with keras.name_scope(GENERATOR):
+        small = BertEncoder(config, dtype=encoder.dtype_policy, tables=encoder.embeddings, name=GENERATOR)
+        generator = BertPretrainer(small, next_sentence=False, name=GENERATOR)
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in (*encoder.input, POSITIONS, LABELS)}
+    inputs[WEIGHTS] = keras.Input((None,), dtype="float32", name=WEIGHTS)
+    inputs[SEED] = keras.Input((2,), dtype="int32", name=SEED)
+    logits = generator({name: inputs[name] for name in (*encoder.input, POSITIONS)})["mlm_logits"]
+    ids = inputs["input_word_ids"]
+    corruption = Corruption(name="corruption", dtype="float32")
+    corrupted, replaced = corruption(logits, ids, inputs[POSITIONS], inputs[LABELS], inputs[WEIGHTS], inputs[SEED])
+    states = encoder({name: inputs[name] for name in encoder.input} | {"input_word_ids": corrupted})["sequence_output"]
+    head = ReplacedTokenHead(encoder.config, name="detector", dtype=encoder.dtype_policy)
+    model = keras.Model(inputs, {"mlm_logits": logits, "rtd_logits": head(states), "replaced": replaced})
+    model.dtype_policy = encoder.dtype_policy
+    return model
