@@ -15,6 +15,14 @@ from bert_tf.training import phases
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FILES = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.glob("*/*.py"))
+FAMILY = {
+    "roberta": ("base", "large", "mini"),
+    "electra": ("small", "base", "large", "mini"),
+    "albert": ("base", "large", "xlarge", "xxlarge", "mini"),
+    "spanbert": ("large", "base", "mini"),
+}
+PRETRAINING = [name for name in FILES if name.startswith("pretrain")]
+PRETRAINING += [f"pretrain/{member}.py:{size}" for member, sizes in FAMILY.items() for size in sizes]
 GLUE_TASKS = [f"finetune/glue.py:{task}" for task in GLUE if task != "ax"]
 
 
@@ -43,7 +51,7 @@ def test_the_task_of_a_finetuning_config_matches_its_format(name):
     assert isinstance(config.task, RegressionConfig) == numbers
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("pretrain")])
+@pytest.mark.parametrize("name", PRETRAINING)
 def test_the_phases_of_a_pretraining_config_fit_its_model_and_its_masking_rate(name):
     config = load(name)
     found = phases.split(config.train, config.train.steps)
@@ -55,7 +63,9 @@ def test_the_phases_of_a_pretraining_config_fit_its_model_and_its_masking_rate(n
         assert data.max_predictions >= round(data.masking_rate * data.max_length)
 
 
-@pytest.mark.parametrize("name", ["pretrain/tiny.py", "pretrain/mini.py"])
+@pytest.mark.parametrize(
+    "name", ["pretrain/tiny.py", "pretrain/mini.py", *(f"pretrain/{member}.py:mini" for member in FAMILY)]
+)
 def test_the_files_read_by_the_bundled_configs_exist(name):
     config = load(name)
     train, heldout = find_corpus(config.input), find_corpus(config.validation)
@@ -75,3 +85,10 @@ def test_the_configs_of_the_papers_runs_have_the_papers_numbers():
     # Devlin et al., 2019, appendix A.2; You et al., 2020, section 4.1 and its 76 minutes' 8,599 updates, here 8,601.
     assert batches("pretrain/base.py") == [(900_000, 256, 128), (100_000, 256, 512)]
     assert batches("pretrain/large_lamb.py") == [(7038, 65_536, 128), (1563, 32_768, 512)]
+
+
+def test_the_small_configs_of_the_family_train_on_as_many_tokens_with_as_many_layers_of_the_same_size():
+    configs = [load(f"pretrain/{member}.py:mini") for member in FAMILY]
+    for field in ("num_layers", "hidden_size", "num_heads", "intermediate_size"):
+        assert len({getattr(config.model, field) for config in configs}) == 1
+    assert len({(c.input, c.validation, c.data.max_length, c.train.batch_size, c.train.steps) for c in configs}) == 1
