@@ -20,11 +20,11 @@ from bert_tf.inputs.corpus.readers import check_text_files, find_files
 from bert_tf.progress import bar
 from bert_tf.text import BaseTokenizer, Tokenizer, learn_byte_pairs, learn_unigram, learn_vocabulary
 from bert_tf.text.byte_pair import BytePairTokenizer
-from bert_tf.text.learning import read_lines
+from bert_tf.text.learning import learn_albert, read_lines
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
-_OUTPUTS = {"wordpiece": "vocab.txt", "byte_bpe": "vocab.json", "unigram": "NAME.model"}
-_KINDS = {".json": "byte_bpe", ".model": "unigram"}  # by the ending of the output; wordpiece for others
+_OUTPUTS = {"wordpiece": "vocab.txt", "byte_bpe": "vocab.json", "unigram": "NAME.model", "albert": "NAME.model"}
+_KINDS = {".json": ("byte_bpe",), ".model": ("unigram", "albert")}  # by the ending of the output; wordpiece for others
 
 _INPUT = flags.DEFINE_string(
     "input",
@@ -37,19 +37,24 @@ _EXPONENT = flags.DEFINE_float(
     "language_exponent", 0.7, "How languages are mixed, as data.language_exponent of pretrain."
 )
 _KIND = flags.DEFINE_enum(
-    "kind", "wordpiece", list(_OUTPUTS), "wordpiece (BERT), byte_bpe (RoBERTa) or unigram (SentencePiece, XLM-R)."
+    "kind",
+    "wordpiece",
+    list(_OUTPUTS),
+    "wordpiece (BERT), byte_bpe (RoBERTa), or unigram (SentencePiece, XLM-R) or albert.",
 )
 _OUTPUT = flags.DEFINE_string(
     "output",
     None,
     "Vocabulary file to write: vocab.txt for wordpiece, vocab.json for byte_bpe (and merges.txt beside it), NAME.model "
-    "for unigram.",
+    "for unigram and albert.",
     required=True,
 )
 _SIZE = flags.DEFINE_integer("vocab_size", 8000, "Number of pieces.")
-_LOWER_CASE = flags.DEFINE_bool("lower_case", True, "Lower-case the text; for wordpiece, as the next two.")
-_STRIP_ACCENTS = flags.DEFINE_bool("strip_accents", None, "Strip accents; by default the same as --lower_case.")
-_SPLIT_CJK = flags.DEFINE_bool("split_cjk", True, "Make every CJK ideograph a separate word.")
+_LOWER_CASE = flags.DEFINE_bool("lower_case", True, "Lower-case the text; for wordpiece and albert.")
+_STRIP_ACCENTS = flags.DEFINE_bool(
+    "strip_accents", None, "Strip accents, likewise; by default the same as --lower_case."
+)
+_SPLIT_CJK = flags.DEFINE_bool("split_cjk", True, "Make every CJK ideograph a separate word; for wordpiece.")
 
 
 def _read(languages: Sequence[Language]) -> Iterator[bytes]:
@@ -68,13 +73,14 @@ def _read(languages: Sequence[Language]) -> Iterator[bytes]:
 def _check_kind() -> None:
     """Refuses an output or settings of another kind."""
     kind, output = _KIND.value, _OUTPUT.value
-    named = _KINDS.get(os.path.splitext(output)[1], "wordpiece")
+    named = _KINDS.get(os.path.splitext(output)[1], ("wordpiece",))
     # Two vocabularies in one folder would have one merges.txt.
-    if named != kind or (kind == "byte_bpe" and os.path.basename(output) != _OUTPUTS[kind]):
+    if kind not in named or (kind == "byte_bpe" and os.path.basename(output) != _OUTPUTS[kind]):
         raise ConfigError(f"--output={output}: expected {_OUTPUTS[kind]} for --kind={kind}")
-    given = [one.name for one in (_LOWER_CASE, _STRIP_ACCENTS, _SPLIT_CJK) if one.present]
-    if kind != "wordpiece" and given:
-        raise ConfigError(f"--{given[0]} is a setting of wordpiece; leave it out with --kind={kind}")
+    settings = _LOWER_CASE, _STRIP_ACCENTS, _SPLIT_CJK
+    given = [one.name for one in settings[{"wordpiece": 3, "albert": 2}.get(kind, 0) :] if one.present]
+    if given:
+        raise ConfigError(f"--{given[0]} is no setting of {kind}; leave it out with --kind={kind}")
 
 
 def _learn(lines: Iterator[bytes], size: int) -> BaseTokenizer:
@@ -83,6 +89,8 @@ def _learn(lines: Iterator[bytes], size: int) -> BaseTokenizer:
     if _KIND.value == "unigram":
         return SentencePieceTokenizer(learn_unigram(lines, size))
     settings = _LOWER_CASE.value, _STRIP_ACCENTS.value, _SPLIT_CJK.value
+    if _KIND.value == "albert":
+        return SentencePieceTokenizer(learn_albert(lines, size, *settings[:2]))
     return Tokenizer(learn_vocabulary(lines, size, *settings), *settings)
 
 

@@ -8,13 +8,14 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from bert_tf.config.values import half_pairs
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.text.base import ROBERTA
+from bert_tf.text.base import BERT, ROBERTA
 from bert_tf.text.codepoints import SPECIAL_PIECES
-from bert_tf.text.normalizer import Normalizer
+from bert_tf.text.normalizer import AlbertNormalizer, Normalizer
 from bert_tf.text.sentence_piece import parse_model
 from bert_tf.text.tokenizer import MAX_WORD_CHARS
 from bert_tf.types import StrPath
@@ -142,20 +143,48 @@ def learn_unigram(lines: Iterable[str | bytes], size: int) -> bytes:
     Raises:
         ConfigError: the size is too small for the characters of the text.
     """
+    ids = {"bos_id": 0, "pad_id": 1, "eos_id": 2, "unk_id": 3, "control_symbols": [ROBERTA.mask]}
+    proto = parse_model(_trained(_texts(lines), size, ids))
+    proto.pieces.append(proto.pieces.pop(len(_FIRST)))
+    return proto.SerializeToString()
+
+
+def learn_albert(
+    lines: Iterable[str | bytes], size: int, lower_case: bool = True, strip_accents: bool | None = None
+) -> bytes:
+    """Learns a unigram model as `learn_unigram`, with ALBERT's special tokens and of texts as ALBERT changes them.
+
+    Args:
+        lines: text; bytes are UTF-8.
+        size: number of pieces; a small text may give fewer.
+        lower_case, strip_accents: as for `albert_tokenizer`; None for the same as `lower_case`.
+
+    Returns:
+        The content of a .model file. <pad>, <unk>, [CLS], [SEP] and [MASK] are 0 to 4.
+    """
+    normalizer = AlbertNormalizer(lower_case, lower_case if strip_accents is None else strip_accents, True)
+    left = _texts(lines)
+    chunks = iter(lambda: list(itertools.islice(left, _LINES_PER_CHUNK)), [])
+    texts = (text.decode() for chunk in chunks for text in normalizer.normalize(chunk)[0].numpy().tolist())
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": [BERT.cls, BERT.sep, BERT.mask]}
+    return _trained(texts, size, ids)
+
+
+def _trained(texts: Iterable[str], size: int, ids: Mapping[str, Any]) -> bytes:
+    """A .model file of SentencePiece with special tokens as its trainer's settings `ids` say."""
     from sentencepiece import SentencePieceTrainer
 
     _check_size(size, MIN_SIZE)
     model = io.BytesIO()
     # sentencepiece drops lines with U+2585, its mark of unknown characters, and a tab is between text and frequency.
-    texts = (text.translate({0x2585: " ", ord("\t"): " "}) for text in _texts(lines))
+    texts = (text.translate({0x2585: " ", ord("\t"): " "}) for text in texts)
     try:
         SentencePieceTrainer.train(
             sentence_iterator=iter(_counted(sample_text(texts, _SAMPLE_CHARS))), input_format="tsv",
             model_writer=model, model_type="unigram", vocab_size=size, hard_vocab_limit=False,
             character_coverage=0.9995, normalization_rule_name="nmt_nfkc",
-            bos_id=0, pad_id=1, eos_id=2, unk_id=3, control_symbols=[ROBERTA.mask],
             num_threads=16,  # whose sums of floating-point numbers decide
-            max_sentence_length=4 * (_PART_CHARS + 1), minloglevel=2,
+            max_sentence_length=4 * (_PART_CHARS + 1), minloglevel=2, **ids,
         )  # fmt: skip
     except RuntimeError as error:
         if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error)):
@@ -165,9 +194,7 @@ def learn_unigram(lines: Iterable[str | bytes], size: int) -> bytes:
         if "_.empty()]" in str(error):
             raise DataError(_NO_WORDS) from None
         raise
-    proto = parse_model(model.getvalue())
-    proto.pieces.append(proto.pieces.pop(len(_FIRST)))
-    return proto.SerializeToString()
+    return model.getvalue()
 
 
 def sample_text(texts: Iterable[str], chars: int) -> list[str]:

@@ -9,9 +9,11 @@ from bert_tf.errors import DataError
 from bert_tf.text import tf_text
 from bert_tf.text.codepoints import (
     CJK_RANGES,
+    DOUBLED_QUOTE,
     FILLER,
     SPECIAL_BYTES,
     SPECIAL_PIECES,
+    albert_model,
     final_sigma_pattern,
     normalizer_model,
     stand_ins,
@@ -115,3 +117,20 @@ class Normalizer(tf.Module):
 
         ordinary = tf.reduce_all(tf.strings.regex_full_match(text, _ORDINARY if self.lower_case else _VALID))
         return tf.cond(ordinary, lambda: text, repaired)
+
+
+class AlbertNormalizer(tf.Module):
+    """What ALBERT does to texts before SentencePiece (preprocess_text in Transformers' AlbertTokenizer)."""
+
+    def __init__(self, lower_case: bool, strip_accents: bool, double_quotes: bool) -> None:
+        """See `SentencePieceTokenizer` for the arguments."""
+        super().__init__(name="normalizer")
+        self._double_quotes = double_quotes
+        with tf.init_scope():  # the model is a constant, even if a normalizer is created inside a graph
+            self._model = tf.constant(albert_model(lower_case, strip_accents))
+
+    def normalize(self, texts: tf.Tensor, with_offsets: bool = False) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Normalizes string [batch], valid UTF-8; returns what `Normalizer.normalize` does, but for `text`."""
+        if self._double_quotes:
+            texts = tf.strings.regex_replace(texts, "``|''", DOUBLED_QUOTE)
+        return tf_text.normalize(texts, self._model, with_offsets=with_offsets)

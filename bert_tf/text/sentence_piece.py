@@ -13,9 +13,9 @@ import tensorflow as tf
 from bert_tf.errors import DataError, located
 from bert_tf.files import text_path
 from bert_tf.text.base import ROBERTA, rows_of, special_names
-from bert_tf.text.codepoints import DOUBLED_QUOTE, albert_model
+from bert_tf.text.normalizer import AlbertNormalizer
 from bert_tf.text.subwords import SubwordTokenizer
-from bert_tf.text.tf_text import SentencePiece, normalize
+from bert_tf.text.tf_text import SentencePiece
 from bert_tf.text.trie import build_trie
 from bert_tf.types import StrPath
 
@@ -156,10 +156,8 @@ class SentencePieceTokenizer(SubwordTokenizer):
         super().__init__(pieces, names, texts)
         self._op = SentencePiece(of_op)
         self.lower_case, self.strip_accents, self.double_quotes = lower_case, strip_accents, double_quotes
-        self._table = None
-        if self.get_config():
-            with tf.init_scope():
-                self._table = tf.constant(albert_model(lower_case, strip_accents))
+        changes = lower_case, strip_accents, double_quotes
+        self._normalizer = AlbertNormalizer(*changes) if any(changes) else None
 
     def get_config(self) -> dict[str, bool]:
         settings = {name: getattr(self, name) for name in self.SETTINGS}
@@ -177,15 +175,13 @@ class SentencePieceTokenizer(SubwordTokenizer):
 
     def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         texts = segments
-        if self.double_quotes:
-            texts = tf.strings.regex_replace(texts, "``|''", DOUBLED_QUOTE)
-        if self._table is not None:
-            texts, *origins = normalize(texts, self._table, with_offsets=with_offsets)
+        if self._normalizer:
+            texts, *origins = self._normalizer.normalize(texts, with_offsets)
         if not with_offsets:
             nothing = tf.zeros([0], tf.int64)
             return self._op.tokenize(texts), nothing, nothing
         ids, starts, ends = self._op.tokenize_with_offsets(texts)
-        if self._table is not None:
+        if self._normalizer:
             offsets, begins = origins
             at = tf.gather(begins, rows_of(ids.row_splits))
             # A piece ends where the character after it begins, so it has the accents that were dropped there; or with

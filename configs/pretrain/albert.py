@@ -1,7 +1,7 @@
 """ALBERT (Lan et al., 2019, arXiv:1909.11942), by size after a colon: --config=configs/pretrain/albert.py:base.
 
 base, large, xlarge and xxlarge have the paper's numbers (table 1 and section 4.1) and, as the published version 2, no
-dropout; give files and vocabulary as with base.py, the latter learned by learn_vocab --kind=unigram --vocab_size=30000
+dropout; give files and vocabulary as with base.py, the latter learned by learn_vocab --kind=albert --vocab_size=30000
 --output=spiece.model. mini is four layers of 256 units on the bundled text, with the vocabulary of mini.py.
 """
 

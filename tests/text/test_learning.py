@@ -17,7 +17,7 @@ from bert_tf.bundled import bundled
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.text import Tokenizer, learn_byte_pairs, learn_unigram, learn_vocabulary, read_vocabulary
 from bert_tf.text.byte_pair import BytePairTokenizer
-from bert_tf.text.learning import sample_text
+from bert_tf.text.learning import learn_albert, sample_text
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from tests.errors import raises
 
@@ -147,6 +147,17 @@ def test_a_learned_unigram_model_is_opened_by_sentencepiece_too(unigram, english
     )
 
 
+def test_alberts_vocabulary_is_learned_from_texts_as_albert_changes_them():
+    lines = ["``Café'' ÉTÉ 한국어"] * 200 + corpus()
+    for settings, learned, other in (((), "▁ete", "▁été"), ((True, False), "▁été", "▁ete"), ((False,), "▁ÉTÉ", "▁été")):
+        model = learn_albert(lines, 200, *settings)
+        pieces = SentencePieceTokenizer(model).vocab
+        assert pieces[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+        assert learned in pieces and other not in pieces and not any("`" in piece for piece in pieces)
+        # Stripping accents decomposes syllables, and SentencePiece's normalization joins them again.
+        assert "한" in "".join(pieces)
+
+
 def test_unigram_learns_from_all_lines():
     """sentencepiece by itself drops lines with U+2585, and long ones."""
     lines = ["qzx \u2585 qzx", "vwk \0 vwk", b"jxq\xff jxq\r\n", "<s> <mask> <pad> zkw"] * 20
@@ -176,7 +187,8 @@ def test_samples_are_repeatable_uniform_and_in_order():
 
 
 OUTPUTS = {"wordpiece": ("vocab.txt",), "byte_bpe": ("vocab.json", "merges.txt"), "unigram": ("ko.model",)}
-SIZES = {"wordpiece": 150, "byte_bpe": 400, "unigram": 100}
+OUTPUTS["albert"] = OUTPUTS["unigram"]
+SIZES = {"wordpiece": 150, "byte_bpe": 400, "unigram": 100, "albert": 100}
 
 
 @pytest.mark.parametrize("kind", OUTPUTS)
@@ -203,13 +215,15 @@ def test_the_program_writes_in_another_process_what_is_learnt_here(tmp_path, kin
         assert read_vocabulary(output) == learn_vocabulary(corpus(), 150)
     elif kind == "unigram":
         assert output.read_bytes() == learn_unigram(corpus(), 100)
+    elif kind == "albert":
+        assert output.read_bytes() == SentencePieceTokenizer(learn_albert(corpus(), 100)).model
     else:
         pieces, merges = learn_byte_pairs(corpus(), 400)
         assert json.loads(output.read_text()) == {piece: number for number, piece in enumerate(pieces)}
         assert output.with_name("merges.txt").read_text().splitlines() == ["#version: 0.2", *merges]
 
 
-@pytest.mark.parametrize("learn", [learn_vocabulary, learn_byte_pairs, learn_unigram])
+@pytest.mark.parametrize("learn", [learn_vocabulary, learn_byte_pairs, learn_unigram, learn_albert])
 def test_texts_that_no_vocabulary_can_be_learnt_from_are_refused(learn, capfd):
     for lines in ([], ["", " \t"], [b"\xff"]):
         with raises(DataError, "no words"):
@@ -250,6 +264,7 @@ def test_a_size_below_the_characters_of_the_text_is_refused():
         ("--output={}/en.model", "vocab.txt"),
         ("--kind=byte_bpe --output={}/vocab.json --nolower_case", "--lower_case"),
         ("--kind=unigram --output={}/en.model --strip_accents", "--strip_accents"),
+        ("--kind=albert --output={}/en.model --nosplit_cjk", "--split_cjk"),
         ("--kind=byte_bpe --output={}/vocab.json --input={}/merges.txt", "merges.txt"),
     ],
 )
