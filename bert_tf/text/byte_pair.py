@@ -78,12 +78,12 @@ def _by_id(ids: Sequence[tuple[str, int]]) -> list[str]:
         if half := next(half_pairs(piece, "the vocabulary:"), None):
             raise DataError(half)
         if piece in seen:
-            raise DataError(f"the token {piece!r} occurs twice")
+            raise DataError(f"the token {piece!r} occurs twice; expected one id for each token")
         seen.add(piece)
         if not 0 <= number < len(ids):
             raise DataError(f"{piece!r} has the id {number}; expected 0 to {len(ids) - 1}, without gaps")
         if pieces[number] is not None:
-            raise DataError(f"{pieces[number]!r} and {piece!r} both have the id {number}")
+            raise DataError(f"{pieces[number]!r} and {piece!r} both have the id {number}; expected different ids")
         pieces[number] = piece
     return [str(piece) for piece in pieces]
 
@@ -213,7 +213,7 @@ def _model(pieces: tuple[str, ...], merges: tuple[str, ...], names: Specials) ->
     lacking = [char for char in _BYTES if char not in ids]
     if lacking:
         named = ", ".join(f"0x{_BYTES[char]:02x} ({char!r})" for char in lacking[:3])
-        raise DataError(f"no token for {len(lacking)} of the 256 bytes, such as {named}")
+        raise DataError(f"no token for {len(lacking)} of the 256 bytes, such as {named}; expected one for each byte")
     ranks, pairs = dict[str, int](), list[tuple[str, str]]()
     for rank, merge in enumerate(merges):
         pair = merge.split(" ")
@@ -221,10 +221,14 @@ def _model(pieces: tuple[str, ...], merges: tuple[str, ...], names: Specials) ->
             raise DataError(f"merge {rank + 1}, {merge!r}; expected two pieces separated by a space")
         unknown = next((piece for piece in (*pair, "".join(pair)) if piece not in ids), None)
         if unknown is not None:
-            raise DataError(f"merge {rank + 1}, {merge!r}, but {unknown!r} is no token of the vocabulary")
+            raise DataError(
+                f"merge {rank + 1}, {merge!r}, but {unknown!r} is no token of the vocabulary; expected its own merges"
+            )
         if "".join(pair) in ranks:
             first = merges[ranks["".join(pair)]]
-            raise DataError(f"merge {rank + 1}, {merge!r}, makes the same token as {first!r}")
+            raise DataError(
+                f"merge {rank + 1}, {merge!r}, makes the same token as {first!r}; expected one merge for each token"
+            )
         ranks["".join(pair)] = rank
         pairs.append((pair[0], pair[1]))
 
