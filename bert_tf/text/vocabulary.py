@@ -133,7 +133,7 @@ def check_size(pieces: Sequence[str], expected: int, source: str) -> None:
     if not missing:
         return
     advice = "use the one that came with the checkpoint"
-    if not source.endswith((".json", ".model")):
+    if not source.endswith((".json", ".model", "merges.txt")):
         advice += ", with all of its lines, as their numbers are the ids"
         # Tables are padded as hardware prefers. Elsewhere, lines at the end would only hide that one is missing above.
         if missing > 0 and expected % 8 == 0:

@@ -90,12 +90,20 @@ def test_the_advice_for_a_duplicate_keeps_every_id_of_the_original_reader(tmp_pa
     assert Tokenizer(pieces).vocab == pieces
 
 
-def test_lines_are_only_appended_to_a_table_that_may_be_padded():
-    # The lines of other files are not the ids.
-    for size, file, padded in ((30522, "vocab.txt", False), (30528, "vocab.txt", True), (30528, "vocab.json", False)):
-        with pytest.raises(DataError) as refused:
-            check_size([f"a{number}" for number in range(size - 1)], size, file)
-        assert ("append 1 lines" in str(refused.value)) == padded
+@pytest.mark.parametrize(
+    ("size", "file", "padded"),
+    [
+        (30522, "vocab.txt", False),
+        (30528, "vocab.txt", True),
+        # The lines of other files are not the ids.
+        (30528, "tokenizer.json", False),
+        (30528, "vocab.json and merges.txt", False),
+    ],
+)
+def test_lines_are_only_appended_to_a_table_that_may_be_padded(size, file, padded):
+    with pytest.raises(DataError) as refused:
+        check_size([f"a{number}" for number in range(size - 1)], size, file)
+    assert ("append 1 lines" in str(refused.value)) == padded
 
 
 def test_the_advice_for_a_padded_table_makes_the_vocabulary_match(tmp_path):
