@@ -47,10 +47,11 @@ class Masker:
 
     80% of the predictions become the mask token, 10% keep their token and 10% become a random id, drawn from the whole
     vocabulary as in the reference. All tokens of a "span" share this draw, but each random id is drawn separately;
-    otherwise each token has its own draw. With the objective "electra" all become the mask token. The budget, the
-    skipping and the draw for each piece of a word are those of google-research/bert (create_pretraining_data.py,
-    do_whole_word_mask). If the second segment lost tokens at its front and now begins within a word, the reference
-    counts these pieces to the last word of the first segment; here they are a word.
+    otherwise each token has its own draw. With the objective "electra" 85% become the mask token and 15% keep their
+    token, as in google-research/electra (pretrain_helpers.py). The budget, the skipping and the draw for each piece of
+    a word are those of google-research/bert (create_pretraining_data.py, do_whole_word_mask). If the second segment
+    lost tokens at its front and now begins within a word, the reference counts these pieces to the last word of the
+    first segment; here they are a word.
 
     Args:
         data: objective, masking, masking_rate, max_predictions and max_length are used.
@@ -101,9 +102,10 @@ class Masker:
         positions = tf.where(chosen, positions, 0)
         labels = tf.where(chosen, tf.gather(ids, positions, batch_dims=1), 0)
         kind_draw, id_draw = draw(seeds, [_KIND, _PIECE], tf.stack([drawn_at, positions]))
-        kind = tf.zeros_like(kind_draw) if electra else kind_draw % 10  # 0 to 7: mask token, 8: unchanged, 9: random
-        drawn_ids = id_draw % tokenizer.vocab_size
-        replacements = tf.where(kind < 8, tokenizer.mask_id, tf.where(kind == 8, labels, drawn_ids))
+        kind = kind_draw % 10  # 0 to 7: mask token, 8: unchanged, 9: random
+        visible = tf.where(kind == 8, labels, id_draw % tokenizer.vocab_size)
+        hidden, visible = (kind_draw % 20 < 17, labels) if electra else (kind < 8, visible)
+        replacements = tf.where(hidden, tokenizer.mask_id, visible)
         # Differences are added, so that the unused slots, which all point to position 0, do not change the token there.
         differences = tf.where(chosen, replacements - labels, 0)
         rows = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], tf.shape(positions))

@@ -1,4 +1,4 @@
-"""Ablation of pre-training objectives and model sizes (paper, sections 5.1 and 5.2).
+"""Ablation of pre-training objectives and model sizes (paper, sections 5.1 and 5.2), with those of BERT's descendants.
 
 Each model is pre-trained and fine-tuned several times.
 """
@@ -26,7 +26,7 @@ _SMOKE_STEPS = 4
 
 
 class Variant(NamedTuple):
-    """A row of table 5.
+    """A row of table 5, or a descendant of BERT.
 
     Attributes:
         objective: name of the pre-training, part of the folder's name.
@@ -44,12 +44,18 @@ def _left_to_right(**task: str) -> Variant:
     return Variant("left_to_right", {"pairs": "none", "masking": "causal_lm"}, {"attention": "causal"}, task)
 
 
-# By name in table 5.
+# By name, in table 5 if it is there.
 VARIANTS = {
     "BERT": Variant("bert", {}, {}, {}),
     "No NSP": Variant("no_nsp", {"pairs": "none"}, {}, {}),
     "LTR & No NSP": _left_to_right(),
     "LTR & No NSP + BiLSTM": _left_to_right(head="bilstm"),
+    # Not in table 5: BERT's descendants. RoBERTa's objective is that of "No NSP".
+    "ALBERT": Variant(
+        "albert", {"pairs": "sop", "masking": "ngram"}, {"shared_layers": True, "embedding_size": 128}, {}
+    ),
+    "SpanBERT": Variant("spanbert", {"pairs": "none", "masking": "span", "objective": "span_boundary"}, {}, {}),
+    "ELECTRA": Variant("electra", {"pairs": "none", "objective": "electra"}, {"pooler_activation": "erf_gelu"}, {}),
 }
 
 

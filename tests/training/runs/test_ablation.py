@@ -44,9 +44,12 @@ def test_every_variant_is_trained_with_its_settings_and_only_once(recipe, tmp_pa
     assert (task.config.head, config.attention) == ("bilstm", "causal")
     assert trained("left_to_right-tiny/seed_0/reviews")[0].config.head == "pooled"
     assert trained("bert-mini/seed_0/reviews")[1].hidden_size == 256
+    assert trained("albert-tiny/seed_0/reviews")[1].shared_layers
+    assert trained("electra-tiny/seed_0/pretrained")[0].name == "replaced_token_detection"
+    assert trained("electra-tiny/seed_0/pretrained/generator")[0].name == "masked_lm"
 
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.safetensors")}
-    assert len(written) == 9  # two variants share their pre-training
+    assert len(written) == 2 * len(rows)  # two variants share their pre-training; ELECTRA has a generator, too
     assert ablate(*arguments, **settings) == rows
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.safetensors")} == written
 
