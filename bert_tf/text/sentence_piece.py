@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.config.values import fitting
 from bert_tf.errors import DataError, located
 from bert_tf.files import text_path
 from bert_tf.text.base import ROBERTA, rows_of, special_names
@@ -155,7 +156,9 @@ class SentencePieceTokenizer(SubwordTokenizer):
             names = special_names(pieces)
         super().__init__(pieces, names, texts)
         self._op = SentencePiece(of_op)
-        self.lower_case, self.strip_accents, self.double_quotes = lower_case, strip_accents, double_quotes
+        self.lower_case = fitting(lower_case, bool, "lower_case")
+        self.strip_accents = fitting(strip_accents, bool, "strip_accents")
+        self.double_quotes = fitting(double_quotes, bool, "double_quotes")
         changes = lower_case, strip_accents, double_quotes
         self._normalizer = AlbertNormalizer(*changes) if any(changes) else None
 

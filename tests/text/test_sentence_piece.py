@@ -12,7 +12,7 @@ import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
 from bert_tf.bundled import bundled
-from bert_tf.errors import DataError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.text.sentence_piece import SentencePieceTokenizer, with_fairseq_ids
 from tests.errors import raises
 from tests.learned import sentence_piece, sentence_piece_model
@@ -189,3 +189,5 @@ def test_a_path_is_read_and_other_models_are_refused(model, tokenizer, tmp_path)
         SentencePieceTokenizer(proto.SerializeToString())
     with raises(DataError, "<unk>", "<s>"):
         with_fairseq_ids(tokenizer.model)
+    with raises(ConfigError, "lower_case", "'yes'"):
+        SentencePieceTokenizer(tokenizer.model, lower_case="yes")

@@ -38,6 +38,7 @@ class UnsupportedTokenizer(Exception):
 
 class _Config(TypedDict, total=False):
     do_lower_case: bool
+    keep_accents: bool
     strip_accents: bool | None
     tokenize_chinese_chars: bool
     tokenizer_class: str | None
