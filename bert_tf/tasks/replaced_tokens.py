@@ -27,7 +27,7 @@ class ReplacedTokenObjective(PredictionObjective):
 
     losses = ("rtd_loss",)
     metric_names = ("rtd_accuracy", "replaced_share")
-    # Section 3.1: lambda, because the loss of a yes or no is much smaller than that of a word.
+    # Appendix A: the loss of a yes or no is much smaller than that of a word.
     loss_weights: Mapping[str, float] = types.MappingProxyType({"rtd_loss": 50.0})
 
     def build(self, encoder: BertEncoder) -> keras.Model:
