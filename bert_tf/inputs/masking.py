@@ -26,7 +26,7 @@ _SPANS = {
 _LARGEST_INT32 = 2**31 - 1
 _JOINED = 1 << 30  # a bit that no id uses: no vocabulary is that large
 # The streams of random numbers at each position; they are independent of each other.
-_ORDER, _KIND, _PIECE, _LENGTH, SAMPLES = range(5)
+_ORDER, _KIND, _PIECE, _LENGTH, *SAMPLES = range(6)
 
 
 class Masker:

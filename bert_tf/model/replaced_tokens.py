@@ -16,7 +16,6 @@ from bert_tf.model.heads import POSITIONS, WEIGHTS, BertPretrainer, ReplacedToke
 
 GENERATOR = "generator"  # the first part of the paths of the generator's own variables
 LABELS = "masked_lm_ids"  # input name: the masked tokens
-_BITS = 24  # of a uniform number: all that float32 holds
 
 
 def generator_config(config: BertConfig, size: float) -> BertConfig:
@@ -73,10 +72,10 @@ class Corruption(keras.layers.Layer):
 
 
 def sample(logits: tf.Tensor, seeds: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Draws a token from the softmax at each position, with a number that depends on row seed and position alone.
+    """Draws a token from the softmax at each position, by numbers that depend on row seed and position alone.
 
-    The inverse of the distribution function, in two steps, so that no sum runs over the whole vocabulary: a block of
-    about sqrt(vocabulary) tokens, then a token of it.
+    First a block of about sqrt(vocabulary) tokens, then a token of the block: random numbers for the whole vocabulary
+    would take longer than its probabilities.
 
     Args:
         logits: float32 [batch, predictions, vocabulary].
@@ -92,31 +91,31 @@ def sample(logits: tf.Tensor, seeds: tf.Tensor, positions: tf.Tensor) -> tf.Tens
     probabilities = tf.nn.softmax(tf.reshape(logits, [-1, vocabulary]))
     probabilities = tf.pad(probabilities, [[0, 0], [0, blocks * width - vocabulary]])
     probabilities = tf.reshape(probabilities, [-1, blocks, width])
-    (numbers,) = draw(seeds, [SAMPLES], positions)
-    uniform = tf.cast(tf.bitwise.right_shift(numbers, 31 - _BITS), tf.float32) * 2.0**-_BITS  # below 1
-    of_blocks = tf.reduce_sum(probabilities, 2)
-    # Not 1, because of rounding.
-    rest = tf.reshape(uniform, [-1]) * tf.reduce_sum(of_blocks, 1)
-    block, rest = _find(of_blocks, rest)
-    token, _ = _find(tf.gather(probabilities, block, batch_dims=1), rest)
-    return tf.reshape(tf.minimum(block * width + token, vocabulary - 1), tf.shape(positions))
+    numbers = max(blocks, width)  # of a position, in each of the two streams
+    counters = positions[:, :, tf.newaxis] * numbers + tf.range(numbers)
+    draws = draw(seeds, SAMPLES, tf.reshape(counters, [tf.shape(seeds)[0], -1]))
+    of_blocks, of_tokens = (tf.reshape(numbers_of, [-1, numbers]) for numbers_of in draws)
+    block = _first(tf.reduce_sum(probabilities, 2), of_blocks[:, :blocks])
+    token = _first(tf.gather(probabilities, block, batch_dims=1), of_tokens[:, :width])
+    return tf.reshape(block * width + token, tf.shape(positions))
 
 
-def _find(weights: tf.Tensor, points: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where each point lies if the weights are laid end to end.
+def _first(rates: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+    """Draws a column of each row, with probabilities in proportion to the rates: the first of exponential times.
+
+    Rounding changes the result only if two times are equal up to rounding. The inverse of the distribution function
+    takes a single random number, but there rounding moves the bounds of all columns.
 
     Args:
-        weights: float32 [rows, n].
-        points: float32 [rows], from 0 to the sum of the weights.
+        rates: float32 [rows, n], at least one of each row above 0.
+        draws: int32 [rows, n], uniform in [0, 2**31).
 
     Returns:
-        int32 [rows], the number of the weight; float32 [rows], the distance from where it begins.
+        int32 [rows].
     """
-    ends = tf.cumsum(weights, axis=1)
-    # Rounding may put a point beyond the last weight.
-    found = tf.minimum(tf.reduce_sum(tf.cast(ends <= points[:, tf.newaxis], tf.int32), 1), weights.shape[1] - 1)
-    begins = tf.gather(ends - weights, found, batch_dims=1)
-    return found, points - begins
+    # From just above 0, where float32 is finest, to the largest number below 1.
+    uniform = tf.minimum((tf.cast(draws, tf.float32) + 0.5) * 2.0**-31, 1.0 - 2.0**-24)
+    return tf.argmax(rates / -tf.math.log1p(-uniform), 1, tf.int32)
 
 
 def electra(encoder: BertEncoder, size: float) -> keras.Model:

@@ -76,7 +76,9 @@ def test_a_sample_depends_on_the_seed_of_its_row_and_its_position_alone():
         order = rng.permutation(5)
         alone = draw(logits[row : row + 1, order], seeds[row : row + 1], positions[row : row + 1, order]).numpy()
         np.testing.assert_array_equal(alone[0], whole[row, order])
-    others = draw(np.zeros([200, 5, 100], np.float32), seeds_of(200), np.tile(np.arange(5), [200, 1])).numpy()
+    others = draw(
+        np.zeros([200, 5, 100], np.float32), seeds_of(200), np.tile(np.arange(5, dtype=np.int32), [200, 1])
+    ).numpy()
     assert len(np.unique(others)) == 100  # neither rows nor positions share their numbers
     assert (
         max(np.abs(np.corrcoef(others.T) - np.eye(5)).max(), np.abs(np.corrcoef(others[:-1, 0], others[1:, 0])[0, 1]))
