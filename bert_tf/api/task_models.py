@@ -307,7 +307,8 @@ class MaskedLM(Model[MaskedLMTask]):
         path = absolute(path)
         model = cls(path, open_with_warnings(path), dtype)
         if model._loaded is None:
-            raise DataError(f"{path}: no masked-language-model head; expected a pre-trained model that kept its head")
+            lacks = model._lacks or "no masked-language-model head"
+            raise DataError(f"{path}: {lacks}; expected a pre-trained model that kept its head")
         return model
 
     def predict(self, texts: Values, *, batch_size: int = 32) -> list[list[list[Json]]]:

@@ -7,6 +7,7 @@ from absl import logging
 
 from bert_tf.checkpoints.formats import open_checkpoint
 from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.weight_map import first_names
 from bert_tf.config.values import fitting
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.text.base import BaseTokenizer
@@ -73,5 +74,5 @@ def open_with_warnings(
     if checkpoint.vectors and not vectors:
         unused += [checkpoint.tensors[name].source for name in checkpoint.vectors.shapes(checkpoint.config.hidden_size)]
     if unused:
-        logging.warning("%s: tensors not used: %s", path, ", ".join(unused))
+        logging.warning("%s: tensors not used: %s", path, first_names(unused))
     return checkpoint

@@ -12,7 +12,7 @@ from bert_tf.checkpoints import adapt, directory
 from bert_tf.checkpoints.formats import WritableFormat, google, huggingface, local, open_checkpoint
 from bert_tf.checkpoints.verification import compare
 from bert_tf.checkpoints.weight_map import first_names
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import replacing_directory, require_space, write_json
 from bert_tf.types import Json
 
@@ -53,6 +53,8 @@ def convert(
         raise ConfigError(f"format {format!r} is unknown; choose one of {', '.join(WRITERS)}")
     path = local(source, allow_pickle)
     checkpoint = open_checkpoint(path, allow_pickle=allow_pickle)
+    if checkpoint.no_head:
+        raise DataError(checkpoint.no_head)
     if add_pieces:
         checkpoint = adapt.add_pieces(checkpoint, list(add_pieces))
     if max_position_embeddings is not None:

@@ -2,12 +2,13 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import keras
 
 from bert_tf.checkpoints.tensor import Tensor, as_dtype
+from bert_tf.checkpoints.weight_map import WeightMap, read_mapped
 from bert_tf.config import BertConfig, EmbeddingConfig, FeatureConfig, from_dict
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
@@ -44,9 +45,18 @@ def foreign_config(values: Mapping[str, Any], names: Mapping[str, str], file: st
 ELSEWHERE = "; --format=bert_tf holds every model"
 
 
-def check_writable(checkpoint: "Checkpoint", library: str, **required: object) -> None:
-    """Raises ConfigError for a head or a setting that `library` does not have; `required` adds settings."""
-    if checkpoint.head in OWN:
+def check_writable(
+    checkpoint: "Checkpoint", library: str, heads: Collection[str | None] = (), **required: object
+) -> None:
+    """Raises ConfigError for a head or a setting that `library` does not have.
+
+    Args:
+        checkpoint: to write.
+        library: its name.
+        heads: of those in OWN, the ones that it has.
+        **required: values of settings, besides those of every encoder like BERT's.
+    """
+    if checkpoint.head in OWN and checkpoint.head not in heads:
         raise ConfigError(f"the head is {checkpoint.head}, which {library} does not have{ELSEWHERE}")
     for field, value in ({"attention": "bidirectional", "norm": "post"} | required).items():
         ours = getattr(checkpoint.config, field)
@@ -64,6 +74,7 @@ class Checkpoint:
         tokenizer: None if the checkpoint has none that this version reads.
         vectors: how vectors of sentences are computed, if it was published for them; their layers are in `tensors`.
         no_vectors: the reason why what it was published for cannot be computed here; "" if it can.
+        no_head: why the head of the model cannot be read, so that `task` is None; "" if it can, or if there is none.
         slots: Adam's moments under "PATH/m" and "PATH/v"; empty if the checkpoint has none.
         step: number of updates done, if known.
         unused_tensors: names of the tensors that were not read, each with the reason.
@@ -78,6 +89,7 @@ class Checkpoint:
     tokenizer: BaseTokenizer | None = None
     vectors: EmbeddingConfig | None = None
     no_vectors: str = ""
+    no_head: str = ""
     slots: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     step: int | None = None
     unused_tensors: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -108,6 +120,19 @@ class Checkpoint:
         shapes = variable_shapes(self.config, *self._head())
         return {**shapes, **self.vectors.shapes(self.config.hidden_size)} if self.vectors else shapes
 
+    def read_tensors(self, table: WeightMap, store: Mapping[str, Tensor], file: str) -> None:
+        """Sets `tensors` by `weight_map.read_mapped`; a head that the checkpoint does not hold is left out."""
+        try:
+            self.tensors = read_mapped(table, self.shapes(), store, file)
+        except DataError as error:
+            self.leave_out_head(str(error))
+            self.tensors = read_mapped(table, self.shapes(), store, file)  # fails again if it is not the head
+
+    def leave_out_head(self, why: str) -> None:
+        """Leaves only the encoder, as the head cannot be read."""
+        self.task, self.no_head = None, why
+        self.warnings.append(f"head: only the encoder is read: {why}")
+
     def encoder(self, *, pooler: bool | None = None, dtype: str | None = None) -> BertEncoder:
         """The encoder with these weights; arguments as in `bert_tf.load`."""
         config = self.config if pooler is None else dataclasses.replace(self.config, pooler=pooler)
@@ -118,7 +143,9 @@ class Checkpoint:
         return encoder
 
     def model(self, dtype: str | None = None) -> keras.Model:
-        """Encoder and head with these weights; the encoder itself if there is no head."""
+        """Encoder and head with these weights; the encoder itself if there is no head, DataError if it is damaged."""
+        if self.no_head:
+            raise DataError(self.no_head)
         with computing(Mode(zeros=True)):
             model = build(BertEncoder(self.config, dtype=dtype), *self._head())
         assign(model.weights, self.tensors)

@@ -197,7 +197,8 @@ def _with_transformers(path: str, checkpoint: Checkpoint, features: dict[str, Ar
         mlm_logits = "prediction_logits" if "prediction_logits" in outputs else "logits"
         if mlm_logits in outputs:  # a class that Transformers does not have is run without its head
             outputs["mlm_logits"] = np.take_along_axis(outputs.pop(mlm_logits), features[POSITIONS][..., np.newaxis], 1)
-    nsp_logits = {"pretraining": "seq_relationship_logits", "next_sentence": "logits"}.get(head or "")
-    if nsp_logits in outputs:
-        outputs["nsp_logits"] = outputs.pop(nsp_logits)
+    names = {"seq_relationship_logits": "nsp_logits", "sop_logits": "nsp_logits"}
+    if head in ("next_sentence", "replaced_token_detection"):
+        names["logits"] = "nsp_logits" if head == "next_sentence" else "rtd_logits"
+    outputs = {names.get(name, name): value for name, value in outputs.items()}
     return f"transformers {version}", outputs

@@ -9,13 +9,21 @@ them, pooled_output and the logits under Transformers' names. PART is "model" (t
 "encoder" or "encoder_without_pooler".
 """
 
+import inspect
 import json
 import os
 import sys
+from collections.abc import Callable, Container
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
+
+
+def parameters(function: Callable[..., Any]) -> Container[str]:
+    """Names of the parameters of a function."""
+    return inspect.signature(function).parameters
 
 
 def main(directory: str, inputs: str, outputs: str, part: str) -> None:
@@ -29,11 +37,15 @@ def main(directory: str, inputs: str, outputs: str, part: str) -> None:
             kind = getattr(transformers, architectures[0])
         else:
             version += f" (the encoder alone: it has no class {architectures[0]})"
-    # Transformers would add a randomly initialized pooler to an encoder without one.
-    options = {"add_pooling_layer": False} if part == "encoder_without_pooler" else {}
+    options = {}
+    if part == "encoder_without_pooler":
+        # Transformers would add a randomly initialized pooler to an encoder without one, if its class has poolers.
+        encoder: Any = transformers.MODEL_MAPPING[type(transformers.AutoConfig.from_pretrained(directory))]
+        options = {"add_pooling_layer": False} if "add_pooling_layer" in parameters(encoder) else {}
     model = kind.from_pretrained(directory, local_files_only=True, **options).float().eval()
     features = {name: torch.from_numpy(array.astype(np.int64)) for name, array in np.load(inputs).items()}
     choices = int(features.pop("choices"))
+    features = {name: value for name, value in features.items() if name in parameters(model.forward)}
     with torch.no_grad():
         base = model.base_model(**features, output_hidden_states=True)
         results = {f"layer_{index}": state for index, state in enumerate(base.hidden_states[1:])}

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import keras
 import tensorflow as tf
 
 from bert_tf.model.normalization import column_sums
@@ -36,6 +37,7 @@ def tanh_gelu(x: tf.Tensor) -> _WithGradient:
     return _tanh_forward(x), lambda upstream: _compiled_tanh_backward(x, upstream)
 
 
+@keras.saving.register_keras_serializable("bert_tf")  # poolers are layers of Keras
 @tf.custom_gradient
 def erf_gelu(x: tf.Tensor) -> _WithGradient:
     """x Phi(x), exact (Hendrycks and Gimpel, 2016); what most Hugging Face checkpoints were trained with."""

@@ -15,6 +15,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, FeatureConfig, to_dict
 from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.model.activations import erf_gelu
 from bert_tf.model.layers import (
     Dense,
     Embeddings,
@@ -36,7 +37,8 @@ from bert_tf.model.positions import (
 )
 from bert_tf.types import Json, Tensors
 
-_POOLER_ACTIVATIONS = {"tanh": "tanh", "relu": "relu", "erf_gelu": "gelu"}  # in Keras' names
+# As arguments of a layer; Keras' own gelu would be exported as Erfc, which blocks do not need.
+_POOLER_ACTIVATIONS: dict[str, Any] = {"tanh": "tanh", "relu": "relu", "erf_gelu": erf_gelu}
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
 FIRST_TOKENS = "first_token_positions"  # input name: where each sequence of a packed row starts
 

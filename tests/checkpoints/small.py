@@ -7,10 +7,25 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.model.heads import build
 from bert_tf.model.variables import HEADS, OWN
-from tests.model.small import PIECES, randomize, small_config
+from tests.model.small import FAMILY, PIECES, randomize, small_config
 
 LABELS = ["no", "ja", "vielleicht é"]
 TASKS = [None, *(head for head in HEADS if head not in OWN)]  # supported by every format
+# Architectures of families in Transformers: fields of BertConfig.
+FAMILIES = {
+    "bert": {},
+    "roberta": {"position_offset": 2, "type_vocab_size": 1, "activation": "erf_gelu"},
+    **FAMILY,
+}
+_COMMON = [head for head in TASKS if head not in ("pretraining", "next_sentence")]
+# Heads of which Transformers has a class in a family.
+HEADS_OF = {
+    "bert": TASKS,
+    "roberta": _COMMON,
+    "distilbert": _COMMON,
+    "electra": [*_COMMON, "replaced_token_detection"],
+    "albert": [*_COMMON, "pretraining"],
+}
 
 
 def small_checkpoint(head=None, seed=0, **config):

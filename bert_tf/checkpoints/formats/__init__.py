@@ -90,8 +90,8 @@ def _unrecognised(path: str) -> str:
         found = ", ".join(below[:8])
         return f"not a model, but has models in {found}; name one of them: {os.path.join(path, below[0])}"
     return (
-        "not a model of a known format; expected config.json (bert_tf, Hugging Face), bert_config.json or *.index "
-        "(Google), or saved_model.pb (TF-Hub)"
+        "not a model of a known format; expected config.json (bert_tf, Hugging Face), bert_config.json, "
+        "albert_config.json or *.index (Google), or saved_model.pb (TF-Hub)"
     )
 
 

@@ -1,21 +1,33 @@
-"""google-research/bert's format: bert_config.json, bert_model.ckpt.*, vocab.txt (its modeling.py and run_*.py)."""
+"""Checkpoints of google-research/bert, albert and electra: bert_config.json, bert_model.ckpt.*, vocab.txt.
+
+Names are those of their modeling.py and run_*.py. Only google-research/bert's are written.
+"""
 
 import dataclasses
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from bert_tf.checkpoints.formats import google_config as configs
+from bert_tf.checkpoints.formats.google_families import (
+    BERT,
+    CONFIGS,
+    GENERATOR,
+    HEAD_COLUMNS,
+    HEAD_VARIABLES,
+    Family,
+    family_of,
+)
 from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint, check_writable
 from bert_tf.checkpoints.tensor import Tensor, number, tensor_of
 from bert_tf.checkpoints.tensor_files import bundles
-from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_of, read_mapped, write_mapped
-from bert_tf.config import BertConfig
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.checkpoints.weight_map import WeightMap, first_names, names_of, read_mapped, write_mapped
+from bert_tf.errors import ConfigError, DataError, located
 from bert_tf.files import read_json, write_json
 from bert_tf.model.variables import ON_POOLED
-from bert_tf.text import Tokenizer
+from bert_tf.text import BaseTokenizer, Tokenizer
+from bert_tf.text.sentence_piece import albert_tokenizer, read_model
 from bert_tf.text.vocabulary import check_size, guess_tokenizer, read_vocabulary
 from bert_tf.types import Json
 
@@ -25,39 +37,37 @@ _VOCABULARY, _CHECKPOINT = "vocab.txt", "bert_model.ckpt"
 _EPSILON = 1e-12  # of tf.contrib.layers.layer_norm, which modeling.py uses
 _SLOTS = {"m": "adam_m", "v": "adam_v"}  # AdamWeightDecayOptimizer of optimization.py
 _STEP = "global_step"
-NAMES = {
-    "embeddings/word_embeddings": "bert/embeddings/word_embeddings",
-    "embeddings/position_embeddings": "bert/embeddings/position_embeddings",
-    "embeddings/type_embeddings": "bert/embeddings/token_type_embeddings",
-    "embeddings/norm": "bert/embeddings/LayerNorm",
-    "pooler": "bert/pooler/dense",
-    "masked_lm/transform": "cls/predictions/transform/dense",
-    "masked_lm/norm": "cls/predictions/transform/LayerNorm",
-    "masked_lm/bias": "cls/predictions/output_bias",
-    "layer_*/attention/qkv": "bert/encoder/layer_*/attention/self/{query,key,value}",
-    "layer_*/attention/output": "bert/encoder/layer_*/attention/output/dense",
-    "layer_*/attention_norm": "bert/encoder/layer_*/attention/output/LayerNorm",
-    "layer_*/intermediate": "bert/encoder/layer_*/intermediate/dense",
-    "layer_*/output": "bert/encoder/layer_*/output/dense",
-    "layer_*/output_norm": "bert/encoder/layer_*/output/LayerNorm",
+# The head by parts of which there are variables: a fine-tuned one if there are several.
+_PARTS = {
+    "question_answering": {"span"},
+    "classification": {"classifier"},
+    "pretraining": {"masked_lm", "next_sentence"},
+    "masked_lm": {"masked_lm"},
+    "next_sentence": {"next_sentence"},
+    "replaced_token_detection": {"detector"},
 }
-# The scripts create the variables of these heads themselves; run_classifier.py opens no scope.
-_HEADS = {"next_sentence": "cls/seq_relationship/", "span": "cls/squad/", "classifier": ""}
-_HEAD_VARIABLES = {"kernel": "output_weights", "bias": "output_bias"}
 
 
 def recognises(path: str) -> bool:
-    """Whether `path` is a directory in this format, or the prefix of a name-based TensorFlow checkpoint."""
+    """Whether `path` is a directory in this format, the prefix of a name-based checkpoint, or its generator."""
+    path, _ = _split(path)
     if not os.path.isdir(path):
         prefix = bundles.stem(path)
         return os.path.exists(f"{prefix}.index") and not bundles.holds_objects(prefix)
     files = set(os.listdir(path))
     # With only another format's config, the directory is of that format, whatever *.index files are in it.
-    if "saved_model.pb" in files or ("config.json" in files and configs.FILE not in files):
+    if "saved_model.pb" in files or ("config.json" in files and files.isdisjoint(CONFIGS)):
         return False
     if any(file.endswith(".index") for file in files):
         return bool(bundles.prefixes(path, objects=False))
-    return configs.FILE in files and "config.json" not in files
+    return not files.isdisjoint(CONFIGS) and "config.json" not in files
+
+
+def _split(path: str) -> tuple[str, bool]:
+    """The path of a checkpoint, and whether its generator is meant: PATH/generator, which does not exist."""
+    folder, name = os.path.split(path)
+    generator = name == GENERATOR and not os.path.exists(path) and not os.path.exists(f"{path}.index")
+    return (folder, True) if generator else (path, False)
 
 
 def read(path: str, allow_pickle: bool = False) -> Checkpoint:
@@ -65,38 +75,62 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
 
     Args:
         path: the prefix of a checkpoint, with bert_config.json and vocab.txt beside it; or a directory, for its
-            bert_model.ckpt, else the checkpoint that its file `checkpoint` names, else its only one.
+            bert_model.ckpt, else the checkpoint that its file `checkpoint` names, else its only one. Either may be
+            followed by "/generator", for that of an ELECTRA instead of its discriminator.
         allow_pickle: not used, as this format has no pickled files.
     """
+    path, generator = _split(path)
     prefix, warnings = bundles.find_prefix(path, objects=False, preferred=_CHECKPOINT)
-    folder = os.path.dirname(prefix)
-    file, vocabulary = os.path.join(folder, configs.FILE), os.path.join(folder, _VOCABULARY)
-    if not os.path.exists(file):
+    store = bundles.open_bundle(prefix)
+    family = family_of(store, generator)
+    if generator and family.name != "electra":
         raise DataError(
-            f"{prefix}: no {configs.FILE} beside it; copy {configs.FILE} and {_VOCABULARY} there from the checkpoint "
+            f"{path}: a checkpoint of google-research/{family.name}, which has no {GENERATOR}; load it itself"
+        )
+    folder = os.path.dirname(prefix)
+    file = os.path.join(folder, family.config) if family.config else prefix
+    if not family.config:
+        settings = family.sizes(store, prefix)
+        warnings.append(
+            f"attention: {settings['num_attention_heads']} heads, one for each {HEAD_COLUMNS} columns, as in "
+            f"google-research/{family.name}, whose checkpoints do not hold the number"
+        )
+    elif os.path.exists(file):
+        settings = read_json(file, Json)
+    else:
+        vocabulary = f"*.model or {_VOCABULARY}" if family.sentence_piece else _VOCABULARY
+        raise DataError(
+            f"{prefix}: no {family.config} beside it; copy {family.config} and {vocabulary} there from the checkpoint "
             "that its training started from"
         )
-    settings = read_json(file, Json)
-    store = bundles.open_bundle(prefix)
     has_description = configs.OURS in settings
     if has_description:
         checkpoint = configs.read_description(settings, file)
     else:
-        checkpoint = Checkpoint(config=configs.read_config(settings, file, f"{prefix}.meta", warnings), tensors={})
+        checkpoint = Checkpoint(
+            config=configs.read_config(settings, file, family, f"{prefix}.meta", warnings), tensors={}
+        )
     checkpoint.warnings += warnings
     checkpoint.source_metadata = checkpoint.source_metadata or {
         "format": FORMAT,
-        "settings": configs.other_settings(settings),
+        "settings": configs.other_settings(settings) if family is BERT else {},
     }
     if not has_description:
-        pieces = read_vocabulary(vocabulary)
-        check_size(pieces, checkpoint.config.vocab_size, vocabulary)
-        tokenizer_settings, note = guess_tokenizer(pieces)
-        checkpoint.tokenizer = Tokenizer(pieces, **tokenizer_settings)
+        checkpoint.tokenizer, note = _tokenizer(folder, family, checkpoint.config.vocab_size)
         checkpoint.warnings.append(note)
+    table = family.weight_map(checkpoint.config.num_layers)
     if not checkpoint.task:
-        _find_head(checkpoint, store, has_description)
-    table, shapes = weight_map(checkpoint.config), checkpoint.shapes()
+        _find_head(checkpoint, store, table, family, has_description)
+    known = names_of(table, table)
+    strange = [
+        name
+        for name in store
+        if name.startswith(family.head_scopes) and known.isdisjoint((name, name.rpartition("/")[0]))  # or a slot
+    ]
+    if strange and checkpoint.task:
+        checkpoint.leave_out_head(_describe(prefix, family, strange))
+    checkpoint.read_tensors(table, store, prefix)
+    shapes = checkpoint.shapes()
     slots = _slot_map(table)
     slot_shapes = {
         f"{name}/{slot}": shape
@@ -104,11 +138,10 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         for slot in _SLOTS
         if any(slot_name in store for slot_name in slots[f"{name}/{slot}"].names)
     }
-    checkpoint.tensors = read_mapped(table, shapes, store, prefix)
     checkpoint.slots = read_mapped(slots, slot_shapes, store, prefix)
     checkpoint.step = number(store[_STEP], prefix) if _STEP in store else None
     taken = names_of(table, shapes) | names_of(slots, slot_shapes) | {_STEP}
-    checkpoint.unused_tensors = _unused_tensors(store, taken, names_of(table, table), prefix)
+    checkpoint.unused_tensors = _unused_tensors(store, taken, table, family, prefix)
     return checkpoint
 
 
@@ -124,12 +157,15 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
         OSError: the files cannot be written.
     """
     config = checkpoint.config
-    check_writable(checkpoint, "google-research/bert", position_offset=0)
+    pooler = {"pooler_activation": "tanh"} if config.pooler else {}
+    check_writable(
+        checkpoint, "google-research/bert", position_offset=0, embedding_size=0, shared_layers=False, **pooler
+    )
     if not config.type_vocab_size:
         raise ConfigError(
             f"model.type_vocab_size is 0, and google-research/bert always adds a type embedding{ELSEWHERE}"
         )
-    table, tensors = weight_map(config), checkpoint.tensors | checkpoint.slots
+    table, tensors = BERT.weight_map(config.num_layers), checkpoint.tensors | checkpoint.slots
     if checkpoint.vectors and checkpoint.vectors.dense:
         layers = checkpoint.vectors.shapes(config.hidden_size)
         checkpoint.unused_tensors |= dict.fromkeys(layers, "google-research/bert's format has no layers for vectors")
@@ -157,11 +193,6 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     return {name: " + ".join(table[name].names) for name in tensors}
 
 
-def weight_map(config: BertConfig) -> WeightMap:
-    """The weight map of the encoder and all heads."""
-    return expand(NAMES, TENSORFLOW, config.num_layers) | expand(_HEADS, _HEAD_VARIABLES)
-
-
 def _slot_map(table: WeightMap) -> WeightMap:
     """The weight map of Adam's slots, "PATH/m" and "PATH/v"."""
     return {
@@ -171,14 +202,37 @@ def _slot_map(table: WeightMap) -> WeightMap:
     }
 
 
-def _find_head(checkpoint: Checkpoint, store: Mapping[str, Tensor], has_description: bool) -> None:
+def _tokenizer(folder: str, family: Family, vocab_size: int) -> tuple[BaseTokenizer, str]:
+    """The tokenizer beside a checkpoint, and what is guessed of it."""
+    file = os.path.join(folder, _VOCABULARY)
+    models = sorted(name for name in os.listdir(folder or ".") if name.endswith(".model"))
+    if family.sentence_piece and not os.path.exists(file):
+        if len(models) != 1:
+            raise DataError(
+                f"{folder}: {', '.join(models) or 'no .model file'}; expected one *.model, or {_VOCABULARY}"
+            )
+        file = os.path.join(folder, models[0])
+        with located(file):
+            tokenizer = albert_tokenizer(read_model(file))
+        check_size(tokenizer.vocab, vocab_size, file)
+        return tokenizer, "texts are lower-cased and lose accents, as by google-research/albert's defaults"
+    pieces = read_vocabulary(file)
+    check_size(pieces, vocab_size, file)
+    settings, note = guess_tokenizer(pieces)
+    return Tokenizer(pieces, **settings), note
+
+
+def _find_head(
+    checkpoint: Checkpoint, store: Mapping[str, Tensor], table: WeightMap, family: Family, has_description: bool
+) -> None:
     """Sets the task and the pooler by the names of the variables."""
-    found, config = _head(store), checkpoint.config
+    parts = {path.partition("/")[0] for path, mapping in table.items() if not store.keys().isdisjoint(mapping.names)}
+    found, config = next((head for head, needed in _PARTS.items() if needed <= parts), None), checkpoint.config
     settings: Json = {"max_length": config.max_position_embeddings}
     # A model without a pooler is written with a pooler of zeros, which is used if a head has been trained on it since.
-    pooler = config.pooler if has_description else any(name.startswith("bert/pooler/") for name in store)
+    pooler = config.pooler if has_description else "pooler" in parts
     checkpoint.config = dataclasses.replace(config, pooler=pooler or found in ON_POOLED)
-    ours = ("bert/", "cls/", "output_weights", "output_bias")
+    ours = (family.scope, *family.head_scopes, *HEAD_VARIABLES.values())
     others = [name for name, tensor in store.items() if tensor.shape and not name.startswith(ours)]
     if found == "classification" and others:
         checkpoint.warnings.append(
@@ -196,45 +250,43 @@ def _find_head(checkpoint: Checkpoint, store: Mapping[str, Tensor], has_descript
         checkpoint.task = {"name": found, "settings": settings}
 
 
-def _head(names: Collection[str]) -> str | None:
-    """The head that variables with these names belong to; a fine-tuned one if there are several."""
-    if any(name.startswith("cls/squad/") for name in names):
-        return "question_answering"
-    if "output_weights" in names or "output_bias" in names:
-        return "classification"
-    masked_lm = any(name.startswith("cls/predictions/") for name in names)
-    next_sentence = any(name.startswith("cls/seq_relationship/") for name in names)
-    if masked_lm and next_sentence:
-        return "pretraining"
-    return "masked_lm" if masked_lm else "next_sentence" if next_sentence else None
-
-
-def _unused_tensors(store: Mapping[str, Tensor], taken: set[str], known: set[str], prefix: str) -> dict[str, str]:
+def _unused_tensors(
+    store: Mapping[str, Tensor], taken: set[str], table: WeightMap, family: Family, prefix: str
+) -> dict[str, str]:
     """Tensors that the model does not use, each with the reason.
 
     Args:
+        store: all tensors.
         taken: names of the tensors that the model uses.
-        known: names of the variables of the encoder and of all heads.
-        prefix: of the checkpoint, for the error on unknown tensors in the scopes of the encoder and its own heads.
+        table: of the encoder and of all heads.
+        family: of the model.
+        prefix: of the checkpoint, for the error on unknown tensors in the scope of the encoder.
     """
+    known, poolers = names_of(table, table), names_of(table, [path for path in table if path.startswith("pooler/")])
     unused_tensors, unknown = {}, []
     for name in store.keys() - taken:
         base = name.rpartition("/")[0]  # the name of a slot is its variable's, a slash and one word more
         variable = base if base in store else name
-        if variable in known - taken:
-            pooler = variable.startswith("bert/pooler/")
-            unused_tensors[name] = "the model has no pooler" if pooler else "belongs to another head"
+        if other := next((what for start, what in family.others.items() if name.startswith(start)), None):
+            unused_tensors[name] = other
+        elif variable in known - taken:
+            unused_tensors[name] = "the model has no pooler" if variable in poolers else "belongs to another head"
         elif base in store:
             unused_tensors[name] = "training state other than m and v of BERT's Adam"
-        elif variable.startswith(("bert/", "cls/")):
+        elif variable.startswith(family.scope):
             unknown.append(name)
         else:
             number = not store[name].shape
             unused_tensors[name] = "a number of the training, not a weight" if number else "the head of another project"
     if unknown:
-        shown = ", ".join(sorted(unknown))
-        raise DataError(f"{prefix} does not hold the model that {configs.FILE} describes: unknown {shown}")
+        raise DataError(_describe(prefix, family, unknown))
     return dict(sorted(unused_tensors.items()))
+
+
+def _describe(prefix: str, family: Family, unknown: Sequence[str]) -> str:
+    """Error text for unknown variables of a checkpoint."""
+    described = f"the model that {family.config} describes" if family.config else f"an {family.name.upper()}"
+    return f"{prefix} does not hold {described}: unknown {first_names(sorted(unknown))}"
 
 
 def _deviations(checkpoint: Checkpoint) -> list[str]:

@@ -1,4 +1,4 @@
-"""bert_config.json of google-research/bert's format: Google's settings, and a part of our own."""
+"""bert_config.json and albert_config.json of google-research's formats: Google's settings, and a part of our own."""
 
 import os
 
@@ -6,30 +6,18 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from bert_tf.checkpoints import directory
+from bert_tf.checkpoints.formats.google_families import BERT, Family
 from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.types import Json
 
-FILE = "bert_config.json"
+FILE = BERT.config
 # The key of bert_config.json under which `to_settings` keeps everything that has no key of Google's;
 # BertConfig.from_dict of modeling.py accepts unknown keys.
 OURS = "bert_tf"
-# Field of BertConfig -> its name in bert_config.json, and in the formats that followed it.
-FIELDS = {
-    "vocab_size": "vocab_size",
-    "num_layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "max_position_embeddings": "max_position_embeddings",
-    "type_vocab_size": "type_vocab_size",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "initializer_range": "initializer_range",
-}
-_DEFAULTS = {"type_vocab_size": 16}  # modeling.py's default, where it differs from our BertConfig's
 _ACTIVATIONS = {"tanh_gelu": "gelu", "erf_gelu": "gelu", "relu": "relu"}
+_GROUPS = ("num_hidden_groups", "inner_group_num")  # of ALBERT's layers: each has weights of its own
 
 
 def read_description(settings: Json, file: str) -> Checkpoint:
@@ -47,32 +35,40 @@ def read_description(settings: Json, file: str) -> Checkpoint:
     return directory.with_tokenizer(described, settings[OURS]["tokenizer"], os.path.dirname(file))
 
 
-def read_config(settings: Json, file: str, meta: str, warnings: list[str]) -> BertConfig:
+def read_config(settings: Json, file: str, family: Family, meta: str, warnings: list[str]) -> BertConfig:
     """BertConfig of a file that Google's code wrote; only the variables tell whether there is a pooler.
 
     Args:
-        settings: the content of bert_config.json.
+        settings: the content of the file.
         file: its path, for errors.
+        family: of the model.
         meta: path of the graph that training saved with the checkpoint; it need not exist.
         warnings: guesses are appended to it.
     """
     if "vocab_size" not in settings:
-        raise DataError(f"{file}: no 'vocab_size'; expected the {FILE} of a BERT model")
-    values = _DEFAULTS | {ours: settings[theirs] for ours, theirs in FIELDS.items() if theirs in settings}
+        raise DataError(f"{file}: no 'vocab_size'; expected the {family.config} of a model of google-research")
+    for name in _GROUPS:
+        if settings.get(name, 1) != 1:
+            raise DataError(
+                f"{file}: {name} {settings[name]!r}; expected 1: only one block for all layers is supported"
+            )
+    values = {ours: settings[theirs] for ours, theirs in family.fields.items() if theirs in settings}
+    values = dict(family.defaults) | values
+    if "embedding_size" in values and values["embedding_size"] == values["hidden_size"]:
+        values["embedding_size"] = 0  # no projection
     activation = settings.get("hidden_act", "gelu")
     if str(activation).lower() not in _ACTIVATIONS.values():
         raise DataError(f"{file}: hidden_act {activation!r}; expected gelu or relu")
-    if activation.lower() == "gelu":
+    values["activation"] = family.gelu if activation.lower() == "gelu" else "relu"
+    if not values["activation"]:
         values["activation"], note = _gelu(meta)
         warnings.append(note)
-    else:
-        values["activation"] = "relu"
-    return foreign_config(values, FIELDS, file)
+    return foreign_config(values, family.fields, file)
 
 
 def other_settings(settings: Json) -> Json:
     """The settings in bert_config.json to write back unchanged: all that `to_settings` does not generate."""
-    return {name: value for name, value in settings.items() if name not in (*FIELDS.values(), "hidden_act", OURS)}
+    return {name: value for name, value in settings.items() if name not in (*BERT.fields.values(), "hidden_act", OURS)}
 
 
 def to_settings(checkpoint: Checkpoint, others: Json) -> Json:
@@ -83,7 +79,7 @@ def to_settings(checkpoint: Checkpoint, others: Json) -> Json:
 
 def _settings(config: BertConfig) -> Json:
     """A BertConfig as Google's settings."""
-    return {theirs: getattr(config, ours) for ours, theirs in FIELDS.items()} | {
+    return {theirs: getattr(config, ours) for ours, theirs in BERT.fields.items()} | {
         "hidden_act": _ACTIVATIONS[config.activation]
     }
 

@@ -75,18 +75,17 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     store = _plain(tensors, family.prefix, weights)
 
     head, foreign, guess = configs.read_head(settings, family, store, warnings)
+    no_head, read_model = "", functools.partial(_read_model, settings, family, file, config, store, weights, max_length)
     try:
-        model = _read_model(settings, family, file, config, head, store, weights, max_length)
+        model = read_model(head)
         if foreign and head and HEADS[head] and model.unused_tensors:
             raise DataError(f"what its classifier reads is not known, as it also has {', '.join(model.unused_tensors)}")
         found = f"its tensors are those of the head {head}" if head else "only the encoder is read"
     except DataError as error:
-        if not guess:
-            raise
-        found = f"only the encoder is read: {error}"
-        head, model = None, _read_model(settings, family, file, config, None, store, weights, max_length)
-    if guess:
-        warnings.append(f"head: {guess}; {found}")
+        found, no_head = f"only the encoder is read: {error}", "" if guess else str(error)
+        head, model = None, read_model(None)
+    if guess or no_head:
+        warnings.append(f"head: {guess}; {found}" if guess else f"head: {found}")
     try:
         vectors, layers = sentence_modules.read(root, config, max_length, allow_pickle) or (None, {})
         no_vectors = ""
@@ -101,6 +100,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         tensors=model.tensors | layers,
         vectors=vectors,
         no_vectors=no_vectors,
+        no_head=no_head,
         tokenizer=tokenizer,
         warnings=warnings + model.warnings,
         source_metadata={
@@ -117,10 +117,10 @@ def _read_model(
     family: Family,
     file: str,
     config: BertConfig,
-    head: str | None,
     tensors: Mapping[str, Tensor],
     weights: str,
     max_length: int,
+    head: str | None,
 ) -> Checkpoint:
     """The encoder and a head, without tokenizer.
 
@@ -129,10 +129,10 @@ def _read_model(
         family: of the model.
         file: path of config.json, for errors.
         config: of the encoder; whether it has a pooler is read from the tensors.
-        head: a key of HEADS, or None.
         tensors: by name, without the encoder's prefix.
         weights: path of their file, for errors.
         max_length: of the task.
+        head: a key of the family's heads.
     """
     store, labels, warnings, copies = dict(tensors), None, list[str](), family.copies(head)
     for copy, original in copies.items():
@@ -140,9 +140,9 @@ def _read_model(
             store[original] = store.pop(copy)
     if "pooler" in family.heads[head].names:
         warnings.append("pooler: the first of the classifier's two layers, which has the same shape and position")
-    pooler = head in ON_POOLED or any(name.startswith(f"{family.names['pooler']}.") for name in store)
-    config = dataclasses.replace(config, pooler=pooler)
     table = family.weight_map(config, head)
+    pooler = names_of(table, [path for path in table if path.startswith("pooler/")])
+    config = dataclasses.replace(config, pooler=head in ON_POOLED or not pooler.isdisjoint(store))
     if head and HEADS[head]:
         bias = store.get(table["classifier/bias"].names[0])
         labels = configs.read_labels(settings, file, bias.size if bias else None, warnings)
@@ -178,15 +178,15 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     names = sentence_modules.write(path, checkpoint)
     tensors = {name: one for name, one in checkpoint.tensors.items() if not name.startswith(VECTORS)}
     table = family.weight_map(config, head, family.prefix if head else "")
-    if head and head not in ON_POOLED:
-        poolers = [name for name in tensors if name.startswith("pooler/")]
-        checkpoint.unused_tensors |= {name: f"Transformers' class for {head} has no pooler" for name in poolers}
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in poolers}
-    if not head and not config.pooler:
+    if not family.has_pooler(head):
+        pooler = [name for name in tensors if name.startswith("pooler/")]
+        checkpoint.unused_tensors |= dict.fromkeys(pooler, f"{family.class_name(head)} of Transformers has no pooler")
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in pooler}
+    if not head and family.has_pooler(head) and not config.pooler:
         checkpoint.warnings.append("no pooler: open it with AutoModel.from_pretrained(..., add_pooling_layer=False)")
-    if not config.type_vocab_size:
+    if not config.type_vocab_size and "embeddings/type_embeddings" in table:
         dtype = tensors["embeddings/word_embeddings"].dtype
-        zeros = np.zeros((1, config.hidden_size), dtype)
+        zeros = np.zeros((1, config.embedding_width), dtype)
         tensors["embeddings/type_embeddings"] = tensor_of(zeros, "embeddings/type_embeddings")
         checkpoint.warnings.append("type embeddings: one row of zeros, as the model has none")
     checkpoint.unused_tensors |= {name: "Transformers' models hold no optimizer state" for name in checkpoint.slots}

@@ -35,6 +35,7 @@ class Settings(TypedDict, total=False):
     model_type: str
     architectures: list[str] | None
     hidden_act: str
+    activation: str
     max_position_embeddings: int
     pad_token_id: Annotated[int | None, {"at_least": -1, "at_most": 10_000_000}]
     num_labels: int | None
@@ -59,6 +60,8 @@ def read_config(settings: Json, file: str) -> BertConfig:
     expected: dict[str, tuple[Any, ...]] = {
         "position_embedding_type": ("absolute", None),
         names["activation"]: tuple(_ACTIVATIONS),
+        "num_hidden_groups": (1,),
+        "inner_group_num": (1,),
         "is_decoder": (False, None),
         "add_cross_attention": (False, None),
     }
@@ -75,6 +78,8 @@ def read_config(settings: Json, file: str) -> BertConfig:
     if family.counts_padding and values["position_offset"] is None:  # null, as if it were missing
         values["position_offset"] = family.defaults["position_offset"]
     values["activation"] = _ACTIVATIONS[values["activation"]]
+    if "embedding_size" in values:
+        values["embedding_size"] = family.embedding_size(values["embedding_size"], values["hidden_size"])
     config = foreign_config(values | dict(family.constants), names, file)
     if not family.counts_padding:
         return config
@@ -205,14 +210,23 @@ def other_settings(settings: Json) -> Json:
 
 
 def family_for(checkpoint: Checkpoint) -> Family:
-    """The family to write a checkpoint as: that which it was read from, or else the first that can hold it.
+    """The family to write a checkpoint as.
+
+    It is the one that the checkpoint was read from if it can hold it, or else the first that can; best without token
+    types that are made up.
 
     Raises:
         ConfigError: none can; the reasons are those of the families that have the fewest.
     """
-    check_writable(checkpoint, "Transformers")
+    check_writable(checkpoint, "Transformers", heads={head for family in FAMILIES.values() for head in family.heads})
     source = checkpoint.source_metadata.get("model_type")
-    families = sorted(FAMILIES.values(), key=lambda family: family.model_type != source)
+    families = sorted(
+        FAMILIES.values(),
+        key=lambda family: (
+            family.model_type != source,
+            not checkpoint.config.type_vocab_size and "type_vocab_size" in family.fields,
+        ),
+    )
     reasons = {family.model_type: _misfits(checkpoint, family) for family in families}
     fewest = min(map(len, reasons.values()))
     if not fewest:
@@ -223,14 +237,17 @@ def family_for(checkpoint: Checkpoint) -> Family:
 
 
 def _misfits(checkpoint: Checkpoint, family: Family) -> list[str]:
-    """What of a model a family does not have, or has otherwise."""
+    """The settings of a model, and its head, that a family does not have."""
     config, head = checkpoint.config, checkpoint.head
-    if head not in family.heads:
-        return [f"it has no class for the head {head!r}"]
-    expected = dict(family.constants)
-    if "hidden_act" in family.heads[head].settings:
+    misfits = [] if head in family.heads else [f"it has no class for the head {head!r}"]
+    expected = {**family.constants, "embedding_size": family.embedding_size(config.embedding_width, config.hidden_size)}
+    if not (config.pooler and family.has_pooler(head)):
+        del expected["pooler_activation"]
+    if not (head or family.has_pooler(head)):
+        expected["pooler"] = False
+    if head in family.heads and "hidden_act" in family.heads[head].settings:
         expected["activation"] = _ACTIVATIONS[family.heads[head].settings["hidden_act"]]
-    misfits = [
+    misfits += [
         f"model.{field} is {getattr(config, field)!r}, not {value!r}"
         for field, value in expected.items()
         if getattr(config, field) != value
@@ -262,7 +279,10 @@ def to_settings(checkpoint: Checkpoint, family: Family, others: Json) -> Json:
     settings: Json = {"architectures": [family.class_name(head)], "model_type": family.model_type}
     settings |= {name: getattr(config, ours) for ours, name in fields.items()} | dict(family.heads[head].settings)
     settings[fields["max_position_embeddings"]] += config.position_offset
-    settings[fields["type_vocab_size"]] = max(config.type_vocab_size, 1)
+    if "type_vocab_size" in fields:
+        settings[fields["type_vocab_size"]] = max(config.type_vocab_size, 1)
+    if "embedding_size" in fields:
+        settings[fields["embedding_size"]] = config.embedding_width
     activation = others.get(fields["activation"])
     if _ACTIVATIONS.get(activation or "") != config.activation:
         activation = next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == config.activation)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bert_tf.checkpoints.formats import google_config
+from bert_tf.checkpoints.formats.google_families import FIELDS
 from bert_tf.checkpoints.weight_map import PYTORCH, WeightMap, expand
 from bert_tf.config import BertConfig
 from bert_tf.model.variables import ON_POOLED
@@ -40,9 +40,10 @@ class Family:
         decoder: the layer with the output matrix of the masked language model, which is the word embedding.
         fields: field of BertConfig -> its name in config.json. For `position_offset`, that is "pad_token_id": positions
             start after the row of the padding token.
-        constants: fields of BertConfig that have one value in all models. The pooler's activation only counts if there
-            is a pooler.
+        constants: fields of BertConfig that have one value in all models. The pooler's activation is also that of the
+            first of two layers of a classifier.
         defaults: values of the fields that config.json may lack.
+        always_projects: whether there is a projection even if the embeddings are as wide as the hidden states.
         tokenizer: class that Transformers takes if none is named, where not the files decide.
     """
 
@@ -55,12 +56,21 @@ class Family:
     fields: Mapping[str, str]
     constants: Mapping[str, Any]
     defaults: Mapping[str, Any]
+    always_projects: bool = False
     tokenizer: str | None = None
 
     @property
     def counts_padding(self) -> bool:
         """Whether positions start after the row of the padding token."""
         return "position_offset" in self.fields
+
+    def embedding_size(self, width: int, hidden_size: int) -> int:
+        """BertConfig's `embedding_size` of a model with embeddings of this width: 0 if there is no projection."""
+        return width if "embedding_size" in self.fields and (self.always_projects or width != hidden_size) else 0
+
+    def has_pooler(self, head: str | None) -> bool:
+        """Whether the class for a head has a pooler, or two layers on the first token."""
+        return head in ON_POOLED or (head is None and "pooler" in self.names)
 
     @property
     def parts(self) -> set[str]:
@@ -74,7 +84,7 @@ class Family:
     def weight_map(self, config: BertConfig, head: str | None, prefix: str = "") -> WeightMap:
         """The weight map of the encoder, its names starting with `prefix`, and a head."""
         names = {ours: prefix + theirs for ours, theirs in self.names.items()} | dict(self.heads[head].names)
-        return expand(names, PYTORCH, config.num_layers)
+        return expand(names, PYTORCH, config.num_blocks)
 
     def copies(self, head: str | None) -> dict[str, str]:
         """Tensors that copy others, with the originals: the output matrix, and where it has the bias a second time."""
@@ -100,12 +110,13 @@ class Family:
         return None
 
 
-_NAMES = {
+_EMBEDDINGS = {
     "embeddings/word_embeddings": "embeddings.word_embeddings.weight",
     "embeddings/position_embeddings": "embeddings.position_embeddings.weight",
-    "embeddings/type_embeddings": "embeddings.token_type_embeddings.weight",
     "embeddings/norm": "embeddings.LayerNorm",
-    "pooler": "pooler.dense",
+}
+_TYPES = {"embeddings/type_embeddings": "embeddings.token_type_embeddings.weight"}
+_LAYERS = {
     "layer_*/attention/qkv": "encoder.layer.*.attention.self.{query,key,value}",
     "layer_*/attention/output": "encoder.layer.*.attention.output.dense",
     "layer_*/attention_norm": "encoder.layer.*.attention.output.LayerNorm",
@@ -113,6 +124,7 @@ _NAMES = {
     "layer_*/output": "encoder.layer.*.output.dense",
     "layer_*/output_norm": "encoder.layer.*.output.LayerNorm",
 }
+_POOLER = {"pooler": "pooler.dense"}
 _MASKED_LM = {
     "masked_lm/transform": "cls.predictions.transform.dense",
     "masked_lm/norm": "cls.predictions.transform.LayerNorm",
@@ -126,7 +138,10 @@ _TASK_HEADS: dict[str | None, Head] = {
     "tagging": Head("ForTokenClassification", {"classifier": "classifier"}),
     "multiple_choice": Head("ForMultipleChoice", {"classifier": "classifier"}),
 }
-_FIELDS = google_config.FIELDS | {"activation": "hidden_act", "layer_norm_epsilon": "layer_norm_eps"}
+_FIELDS = FIELDS | {"activation": "hidden_act", "layer_norm_epsilon": "layer_norm_eps"}
+_TWO_LAYERS = Head("ForSequenceClassification", {"pooler": "classifier.dense", "classifier": "classifier.out_proj"})
+_WIDTH = {"embedding_size": "embedding_size"}
+_CONSTANTS = {"position_offset": 0, "shared_layers": False, "pooler_activation": "tanh"}
 _DEFAULTS = {
     "type_vocab_size": 2,
     "dropout": 0.1,
@@ -140,7 +155,7 @@ _BERT = Family(
     model_type="bert",
     stem="Bert",
     prefix="bert.",
-    names=_NAMES,
+    names=_EMBEDDINGS | _TYPES | _LAYERS | _POOLER,
     heads={
         None: Head("Model"),
         "pretraining": Head("ForPreTraining", _MASKED_LM | _NEXT_SENTENCE),
@@ -150,7 +165,7 @@ _BERT = Family(
     },
     decoder="cls.predictions.decoder",
     fields=_FIELDS,
-    constants={"position_offset": 0},
+    constants=_CONSTANTS,
     defaults=_DEFAULTS,
 )
 
@@ -158,7 +173,7 @@ _ROBERTA = Family(
     model_type="roberta",
     stem="Roberta",
     prefix="roberta.",
-    names=_NAMES,
+    names=_EMBEDDINGS | _TYPES | _LAYERS | _POOLER,
     heads={
         None: Head("Model"),
         # Its activation is always gelu, whatever the encoder uses.
@@ -172,14 +187,131 @@ _ROBERTA = Family(
             {"hidden_act": "gelu"},
         ),
         **_TASK_HEADS,
-        "classification": Head(
-            "ForSequenceClassification", {"pooler": "classifier.dense", "classifier": "classifier.out_proj"}
-        ),
+        "classification": _TWO_LAYERS,
     },
     decoder="lm_head.decoder",
     fields=_FIELDS | {"position_offset": "pad_token_id"},
-    constants={},
+    constants={"shared_layers": False, "pooler_activation": "tanh"},
     defaults=_DEFAULTS | {"position_offset": 1},
+)
+
+_DISTILBERT = Family(
+    model_type="distilbert",
+    stem="DistilBert",
+    prefix="distilbert.",
+    names=_EMBEDDINGS
+    | {
+        "layer_*/attention/qkv": "transformer.layer.*.attention.{q_lin,k_lin,v_lin}",
+        "layer_*/attention/output": "transformer.layer.*.attention.out_lin",
+        "layer_*/attention_norm": "transformer.layer.*.sa_layer_norm",
+        "layer_*/intermediate": "transformer.layer.*.ffn.lin1",
+        "layer_*/output": "transformer.layer.*.ffn.lin2",
+        "layer_*/output_norm": "transformer.layer.*.output_layer_norm",
+    },
+    heads={
+        None: Head("Model"),
+        "masked_lm": Head(
+            "ForMaskedLM",
+            {
+                "masked_lm/transform": "vocab_transform",
+                "masked_lm/norm": "vocab_layer_norm",
+                "masked_lm/bias": "vocab_projector.bias",
+            },
+        ),
+        **_TASK_HEADS,
+        "classification": Head("ForSequenceClassification", {"pooler": "pre_classifier", "classifier": "classifier"}),
+        "multiple_choice": Head("ForMultipleChoice", {"pooler": "pre_classifier", "classifier": "classifier"}),
+    },
+    decoder="vocab_projector",
+    fields={
+        "vocab_size": "vocab_size",
+        "num_layers": "n_layers",
+        "hidden_size": "dim",
+        "num_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "max_position_embeddings": "max_position_embeddings",
+        "dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "activation": "activation",
+        "initializer_range": "initializer_range",
+    },
+    constants=_CONSTANTS | {"type_vocab_size": 0, "layer_norm_epsilon": 1e-12, "pooler_activation": "relu"},
+    defaults=_DEFAULTS,
+)
+
+_ELECTRA = Family(
+    model_type="electra",
+    stem="Electra",
+    prefix="electra.",
+    names=_EMBEDDINGS | _TYPES | {"embeddings/projection": "embeddings_project"} | _LAYERS,
+    heads={
+        None: Head("Model"),
+        "replaced_token_detection": Head(
+            "ForPreTraining",
+            {
+                "detector/transform": "discriminator_predictions.dense",
+                "detector/output": "discriminator_predictions.dense_prediction",
+            },
+        ),
+        "masked_lm": Head(
+            "ForMaskedLM",
+            {
+                "masked_lm/transform": "generator_predictions.dense",
+                "masked_lm/norm": "generator_predictions.LayerNorm",
+                "masked_lm/bias": "generator_lm_head.bias",
+            },
+            {"hidden_act": "gelu"},
+        ),
+        "question_answering": _TASK_HEADS["question_answering"],
+        "classification": _TWO_LAYERS,
+        "multiple_choice": Head(
+            "ForMultipleChoice",
+            {"pooler": "sequence_summary.summary", "classifier": "classifier"},
+            {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"},
+        ),
+        "tagging": _TASK_HEADS["tagging"],
+    },
+    decoder="generator_lm_head",
+    fields=_FIELDS | _WIDTH,
+    constants=_CONSTANTS | {"pooler_activation": "erf_gelu"},
+    defaults=_DEFAULTS,
+)
+
+_ALBERT_MASKED_LM = {
+    "masked_lm/transform": "predictions.dense",
+    "masked_lm/norm": "predictions.LayerNorm",
+    "masked_lm/bias": "predictions.bias",
+}
+_ALBERT_LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
+_ALBERT = Family(
+    model_type="albert",
+    stem="Albert",
+    prefix="albert.",
+    names=_EMBEDDINGS
+    | _TYPES
+    | {
+        "embeddings/projection": "encoder.embedding_hidden_mapping_in",
+        "layer_0/attention/qkv": f"{_ALBERT_LAYER}.attention.{{query,key,value}}",
+        "layer_0/attention/output": f"{_ALBERT_LAYER}.attention.dense",
+        "layer_0/attention_norm": f"{_ALBERT_LAYER}.attention.LayerNorm",
+        "layer_0/intermediate": f"{_ALBERT_LAYER}.ffn",
+        "layer_0/output": f"{_ALBERT_LAYER}.ffn_output",
+        "layer_0/output_norm": f"{_ALBERT_LAYER}.full_layer_layer_norm",
+        "pooler": "pooler",
+    },
+    heads={
+        None: Head("Model"),
+        # The order of two sentences in place of the next sentence; 0 is the order of the text in both.
+        "pretraining": Head("ForPreTraining", _ALBERT_MASKED_LM | {"next_sentence": "sop_classifier.classifier"}),
+        "masked_lm": Head("ForMaskedLM", _ALBERT_MASKED_LM),
+        **_TASK_HEADS,
+    },
+    decoder="predictions.decoder",
+    fields=_FIELDS | _WIDTH,
+    constants=_CONSTANTS | {"shared_layers": True},
+    defaults=_DEFAULTS | {"dropout": 0.0, "attention_dropout": 0.0, "activation": "gelu_new"},
+    always_projects=True,
+    tokenizer="AlbertTokenizer",
 )
 
 # By model_type. A model of no family here is written as the first that can hold it.
@@ -190,5 +322,8 @@ FAMILIES = {
         _ROBERTA,
         dataclasses.replace(_ROBERTA, model_type="xlm-roberta", stem="XLMRoberta", tokenizer="XLMRobertaTokenizer"),
         dataclasses.replace(_ROBERTA, model_type="camembert", stem="Camembert", tokenizer="CamembertTokenizer"),
+        _DISTILBERT,
+        _ELECTRA,
+        _ALBERT,
     )
 }

@@ -14,12 +14,11 @@ from typing import Any, NoReturn
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
-from bert_tf.checkpoints.formats import google_config
-from bert_tf.checkpoints.formats.google import NAMES
+from bert_tf.checkpoints.formats.google_families import BERT, FIELDS
 from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config
 from bert_tf.checkpoints.tensor import Tensor, number, reshaped
 from bert_tf.checkpoints.tensor_files import bundles
-from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_of, read_mapped
+from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_of
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.files import read_json
@@ -51,7 +50,7 @@ _FIRST = {  # before 2.2.0; TF-Hub's version 1
     "embeddings/norm": "embedding_postprocessor/layer_norm",
 }
 # TF 1 Hub modules: google-research/bert's in another scope
-_TF1 = {ours: theirs.removeprefix("bert/") for ours, theirs in NAMES.items() if theirs.startswith("bert/")}
+_TF1 = {ours: theirs.removeprefix("bert/") for ours, theirs in BERT.names.items() if theirs.startswith("bert/")}
 _MASKED_LM = {
     "masked_lm/transform": "transform/dense",
     "masked_lm/norm": "transform/LayerNorm",
@@ -66,7 +65,7 @@ _TASK_OUTPUT = re.compile(r"(^|/)(sentence_prediction|predictions/transform)/(lo
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # follows the path through Python objects
 _LOWER_CASE, _STEP = "do_lower_case", "global_step"
 # Our field -> its key in bert_config.json, and in the encoder section of params.yaml.
-_FIELDS = google_config.FIELDS | {"activation": "hidden_act"}
+_FIELDS = FIELDS | {"activation": "hidden_act"}
 _YAML_FIELDS = _FIELDS | {
     "num_layers": "num_layers",
     "activation": "hidden_activation",
@@ -127,7 +126,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         raise DataError(f"{prefix} holds several variables with the same name: {found}; expected one encoder")
     _add_unused(checkpoint, store.keys() - taken, prefix)
     _join_heads(store, table, config)
-    checkpoint.tensors = read_mapped(table, shapes, store, prefix)
+    checkpoint.read_tensors(table, store, prefix)
     if _STEP in values:
         checkpoint.step = number(values[_STEP], prefix)
     _add_vocabulary(checkpoint, os.path.join(path, "assets") if saved_model else folder, values.get(_LOWER_CASE))

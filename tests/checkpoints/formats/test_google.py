@@ -84,10 +84,11 @@ def edit(path, **changes):
 
 
 def error_of(path):
-    """The one-line error of reading."""
+    """The one-line error of loading with the head."""
     with pytest.raises(DataError) as raised:
         checkpoint = open_checkpoint(path)
-        for tensor in (checkpoint.tensors | checkpoint.slots).values():
+        checkpoint.model()
+        for tensor in checkpoint.slots.values():
             tensor.read()
     assert "\n" not in str(raised.value)
     return str(raised.value)
@@ -358,6 +359,18 @@ def test_a_contradictory_edited_config_is_refused(tmp_path, field, value):
     edit(path, **{field: value})
     message = error_of(path)
     assert "bert_config.json" in message and f"{field} is {value!r}" in message
+
+
+@pytest.mark.parametrize("change", [None, np.zeros(3, np.float32)])
+def test_a_damaged_head_does_not_keep_the_encoder_from_loading(directory, change):
+    path = directory("pretraining", changes={"cls/predictions/output_bias": change})
+    checkpoint = open_checkpoint(path)
+    expected = small_checkpoint()[0].tensors
+    assert (checkpoint.head, checkpoint.tensors.keys()) == (None, expected.keys())
+    assert any("only the encoder is read" in note and "cls/predictions/" in note for note in checkpoint.warnings)
+    checkpoint.encoder()
+    with raises(DataError, "cls/predictions/output_bias"):
+        checkpoint.model()
 
 
 def test_a_head_that_differs_from_its_description_is_refused(tmp_path):
