@@ -50,10 +50,11 @@ OTHERS = ("Nobody came.", "아무도 오지 않았다.", "Yes, it is.", "기차�
 CLASSES = ("x", "y", "y", "x", "z", "z")
 NUMBERS = (0.0, 1.0, 0.5, 0.25, 0.75, 1.0)
 TAGS = ("O", "B-X", "I-X", "B-Y")
+# Questions about one text differ in pieces of each vocabulary, not only in unknown words.
 QUESTIONS = (
     ("When did she come?", "She came to Geneva on Tuesday, in 1998.", "1998"),
     ("Where?", "She came to Geneva on Tuesday, in 1998.", "Geneva"),
-    ("어디에서 만났나?", "그들은 서울에서 처음 만났고, (부산에서) 헤어졌다.", "서울"),
+    ("처음 어디에서 만났나?", "그들은 서울에서 처음 만났고, (부산에서) 헤어졌다.", "서울"),
     ("어디에서 헤어졌나?", "그들은 서울에서 처음 만났고, (부산에서) 헤어졌다.", "부산"),
     ("What is it?", "It's a  'well-known'  café: 집 앞 카페 😀!", "well-known"),
     ("어디?", "It's a  'well-known'  café: 집 앞 카페 😀!", "집 앞 카페"),
