@@ -22,7 +22,7 @@ _XLM_R: Json = _ROBERTA | {"vocab_size": 250002}
 _ALBERT: Json = {
     "vocab_size": 30000, "embedding_size": 128, "shared_layers": True, "dropout": 0.0, "attention_dropout": 0.0,
 }  # fmt: skip
-_ELECTRA: Json = {"pooler_activation": "erf_gelu"}
+_ELECTRA: Json = {"activation": "erf_gelu", "pooler_activation": "erf_gelu"}
 # Published models and the fields in which they differ from the defaults.
 _MODELS = {
     # Devlin et al., 2019, section 3; the four small ones: Turc et al., 2019, arXiv:1908.08962.

@@ -102,10 +102,12 @@ class Masker:
         positions = tf.where(chosen, positions, 0)
         labels = tf.where(chosen, tf.gather(ids, positions, batch_dims=1), 0)
         kind_draw, id_draw = draw(seeds, [_KIND, _PIECE], tf.stack([drawn_at, positions]))
-        kind = kind_draw % 10  # 0 to 7: mask token, 8: unchanged, 9: random
-        visible = tf.where(kind == 8, labels, id_draw % tokenizer.vocab_size)
-        hidden, visible = (kind_draw % 20 < 17, labels) if electra else (kind < 8, visible)
-        replacements = tf.where(hidden, tokenizer.mask_id, visible)
+        if electra:
+            replacements = tf.where(kind_draw % 20 < 17, tokenizer.mask_id, labels)
+        else:
+            kind = kind_draw % 10  # 0 to 7: mask token, 8: unchanged, 9: random
+            drawn_ids = id_draw % tokenizer.vocab_size
+            replacements = tf.where(kind < 8, tokenizer.mask_id, tf.where(kind == 8, labels, drawn_ids))
         # Differences are added, so that the unused slots, which all point to position 0, do not change the token there.
         differences = tf.where(chosen, replacements - labels, 0)
         rows = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], tf.shape(positions))

@@ -1,4 +1,4 @@
-"""ELECTRA's training model: a generator fills in masked tokens, a discriminator finds those that it got wrong.
+"""ELECTRA's training model: a generator predicts selected tokens, a discriminator finds those that it got wrong.
 
 Clark et al., 2020, arXiv:2003.10555. The generator is a small masked language model with the discriminator's word,
 position and segment embeddings and their LayerNorm, as in google-research/electra, and layers of its own.
@@ -26,18 +26,20 @@ def generator_config(config: BertConfig, size: float) -> BertConfig:
         size: share of its hidden size, feed-forward size and heads; rounded to whole heads, at least one.
     """
     heads = max(1, round(size * config.num_heads))
+    hidden = heads * config.hidden_size // config.num_heads
     return dataclasses.replace(
         config,
-        embedding_size=config.embedding_width,
+        # As in google-research/electra, no projection to the size that the embeddings have.
+        embedding_size=0 if hidden == config.embedding_width else config.embedding_width,
         num_heads=heads,
-        hidden_size=heads * config.hidden_size // config.num_heads,
+        hidden_size=hidden,
         intermediate_size=max(1, heads * config.intermediate_size // config.num_heads),
         pooler=False,
     )
 
 
 class Corruption(keras.layers.Layer):
-    """Puts tokens that the generator samples into the masked positions; nothing flows back through them.
+    """Puts tokens that the generator samples into the selected positions; nothing flows back through them.
 
     Inputs: the generator's logits float32 [batch, predictions, vocabulary]; input_word_ids int32 [batch, length];
     masked_lm_positions and masked_lm_ids int32 and masked_lm_weights float32 [batch, predictions]; mask_seed int32

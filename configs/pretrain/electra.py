@@ -46,7 +46,7 @@ def mini():
         tokenizer=TokenizerConfig(vocab="vocab.txt", lower_case=True, strip_accents=False),
         model=BertConfig.from_name(
             "mini", vocab_size=0, dropout=0.0, attention_dropout=0.0, initializer_range=0.035,
-            pooler_activation="erf_gelu",
+            activation="erf_gelu", pooler_activation="erf_gelu",
         ),
         data=PretrainingData(
             objective="electra", max_length=128, max_predictions=20, pairs="none", pack=True, group_size=2000

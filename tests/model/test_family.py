@@ -135,5 +135,10 @@ def test_states_attention_logits_and_gradients_equal_those_of_transformers(membe
 def test_named_models_have_the_weights_of_the_defaults_of_transformers(name, family):
     with torch.device("meta"):  # shapes without memory
         theirs = getattr(transformers, f"{family}Model")(getattr(transformers, f"{family}Config")())
-    shapes = variable_shapes(BertConfig.from_name(name, pooler=family == "Albert"))
+    config = BertConfig.from_name(name, pooler=family == "Albert")
+    settings = theirs.config.to_dict()
+    gelu = {"gelu": "erf_gelu", "gelu_new": "tanh_gelu"}
+    assert config.activation == gelu[settings.get("hidden_act") or settings["activation"]]
+    assert config.dropout == (settings.get("hidden_dropout_prob", settings.get("dropout")))
+    shapes = variable_shapes(config)
     assert sum(map(math.prod, shapes.values())) == theirs.num_parameters()

@@ -55,7 +55,12 @@ VARIANTS = {
         "albert", {"pairs": "sop", "masking": "ngram"}, {"shared_layers": True, "embedding_size": 128}, {}
     ),
     "SpanBERT": Variant("spanbert", {"pairs": "none", "masking": "span", "objective": "span_boundary"}, {}, {}),
-    "ELECTRA": Variant("electra", {"pairs": "none", "objective": "electra"}, {"pooler_activation": "erf_gelu"}, {}),
+    "ELECTRA": Variant(
+        "electra",
+        {"pairs": "none", "objective": "electra"},
+        {"activation": "erf_gelu", "pooler_activation": "erf_gelu"},
+        {},
+    ),
 }
 
 
