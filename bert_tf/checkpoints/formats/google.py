@@ -83,10 +83,8 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     prefix, warnings = bundles.find_prefix(path, objects=False, preferred=_CHECKPOINT)
     store = bundles.open_bundle(prefix)
     family = family_of(store, generator)
-    if generator and family.name != "electra":
-        raise DataError(
-            f"{path}: a checkpoint of google-research/{family.name}, which has no {GENERATOR}; load it itself"
-        )
+    if generator and family.scope != f"{GENERATOR}/":
+        raise DataError(f"{os.path.join(path, GENERATOR)}: no generator in this checkpoint; load {path}")
     folder = os.path.dirname(prefix)
     file = os.path.join(folder, family.config) if family.config else prefix
     if not family.config:
@@ -209,11 +207,12 @@ def _tokenizer(folder: str, family: Family, vocab_size: int) -> tuple[BaseTokeni
     if family.sentence_piece and not os.path.exists(file):
         if len(models) != 1:
             raise DataError(
-                f"{folder}: {', '.join(models) or 'no .model file'}; expected one *.model, or {_VOCABULARY}"
+                f"{folder or '.'}: {', '.join(models) or 'no .model file'}; expected one *.model, or {_VOCABULARY}"
             )
         file = os.path.join(folder, models[0])
+        model = read_model(file)
         with located(file):
-            tokenizer = albert_tokenizer(read_model(file))
+            tokenizer = albert_tokenizer(model)
         check_size(tokenizer.vocab, vocab_size, file)
         return tokenizer, "texts are lower-cased and lose accents, as by google-research/albert's defaults"
     pieces = read_vocabulary(file)

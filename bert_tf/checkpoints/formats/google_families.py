@@ -187,16 +187,16 @@ _ELECTRA = Family(
 _ELECTRA_GENERATOR = dataclasses.replace(
     _ELECTRA,
     names=_encoder("electra", GENERATOR) | {"embeddings/projection": "generator/embeddings_project"} | _PREDICTIONS,
-    scope="generator/",
+    scope=f"{GENERATOR}/",
     head_scopes=("generator_predictions/",),
     others=dict.fromkeys(("electra/", "discriminator_predictions/"), "the discriminator's"),
 )
-# Pre-trained for masked tokens, the baseline of the paper: there is one model.
+# Without a generator: pre-trained for masked tokens, the baseline of the paper; or fine-tuned.
 _ELECTRA_MASKED_LM = dataclasses.replace(
     _ELECTRA,
     names={**_ELECTRA.names, **_PREDICTIONS},
     head_scopes=("discriminator_predictions/", "generator_predictions/"),
-    others={},
+    others={"task_specific/": "a fine-tuned head of google-research/electra"},
 )
 
 CONFIGS = tuple(family.config for family in (BERT, _ALBERT))
@@ -207,10 +207,10 @@ def family_of(names: Collection[str], generator: bool = False) -> Family:
 
     Args:
         names: of its variables.
-        generator: whether to read the generator of an ELECTRA.
+        generator: whether to read the generator of an ELECTRA, if it has one.
     """
     if any(name.startswith("electra/") for name in names):
-        if generator:
-            return _ELECTRA_GENERATOR
-        return _ELECTRA if any(name.startswith("generator/") for name in names) else _ELECTRA_MASKED_LM
+        if not any(name.startswith(_ELECTRA_GENERATOR.scope) for name in names):
+            return _ELECTRA_MASKED_LM
+        return _ELECTRA_GENERATOR if generator else _ELECTRA
     return _ALBERT if any(name.startswith("bert/encoder/transformer/") for name in names) else BERT

@@ -178,10 +178,24 @@ def test_the_generator_of_an_electra_has_a_path_of_its_own(tmp_path, name):
     assert_close(model(inputs | {"masked_lm_positions": positions})["mlm_logits"], logits, inputs)
 
 
-def test_other_models_have_no_generator(tmp_path):
-    saved(tmp_path, ALBERT, ALBERT_CONFIG)
-    with raises(DataError, "google-research/albert", "no generator"):
+ENCODER = embeddings("electra") | electra_encoder("electra", 128)
+
+
+@pytest.mark.parametrize("shapes", [ENCODER, ALBERT])
+def test_a_generator_that_a_checkpoint_does_not_have_is_an_error(tmp_path, shapes):
+    saved(tmp_path, shapes, ALBERT_CONFIG if shapes is ALBERT else None)
+    with raises(DataError, f"{tmp_path / 'generator'}: no generator in this checkpoint; load {tmp_path}"):
         bert_tf.load(tmp_path / "generator")
+    bert_tf.load(tmp_path)
+
+
+def test_an_electra_that_was_fine_tuned_is_read_without_its_head(tmp_path):
+    values = saved(tmp_path, ENCODER | dense("task_specific/mrpc/classify", 128, 2))
+    checkpoint = open_checkpoint(tmp_path)
+    heads = {name: why for name, why in checkpoint.unused_tensors.items() if name in values}
+    assert heads.keys() == {f"task_specific/mrpc/classify/{part}" for part in ("kernel", "bias")}
+    assert set(checkpoint.unused_tensors.values()) == {"a fine-tuned head of google-research/electra"}
+    assert checkpoint.head is None
 
 
 def test_an_electra_without_a_generator_may_be_a_masked_language_model(tmp_path):
@@ -208,13 +222,20 @@ def test_an_albert_is_read_with_both_heads(tmp_path):
     assert (checkpoint.unused_tensors, checkpoint.config.dropout) == ({}, 0.0)
 
 
-def test_the_vocabulary_of_an_albert_is_its_sentencepiece_model(tmp_path):
+def test_the_vocabulary_of_an_albert_is_its_sentencepiece_model(tmp_path, monkeypatch):
     rows = {name: (SIZE, *shape[1:]) for name, shape in ALBERT.items() if WORDS in shape}
     saved(tmp_path, ALBERT | rows, ALBERT_CONFIG | {"vocab_size": SIZE})
     (tmp_path / "vocab.txt").unlink()
-    with raises(DataError, "no .model file", "vocab.txt"):
+    with raises(DataError, f"{tmp_path}: no .model file", "vocab.txt"):
         open_checkpoint(tmp_path)
-    (tmp_path / "30k-clean.model").write_bytes(albert_model())
+    monkeypatch.chdir(tmp_path)
+    with raises(DataError, ".: no .model file"):
+        open_checkpoint("model.ckpt")
+    model = tmp_path / "30k-clean.model"
+    model.write_bytes(albert_model()[:-100])
+    with raises(DataError, f"{model}: no SentencePiece model"):
+        open_checkpoint(tmp_path)
+    model.write_bytes(albert_model())
     tokenizer = open_checkpoint(tmp_path).tokenizer
     text = "a film about the people"
     reference = sentencepiece.SentencePieceProcessor(model_proto=albert_model()).encode(text)
