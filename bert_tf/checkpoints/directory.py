@@ -244,7 +244,7 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
             tokenizer=own.tokenizer,
         )
         if checkpoint.head:  # not a task that this version does not know
-            names = {name: f"{folder}/{name}" for name in checkpoint.shapes()}
+            names = {name: f"{folder}/{name}" if folder else name for name in checkpoint.shapes()}
             checkpoint.tensors = {name: tensors[full if full in tensors else name] for name, full in names.items()}
         save_checkpoint(checkpoint, os.path.join(path, folder))
 

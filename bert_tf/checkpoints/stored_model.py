@@ -14,7 +14,7 @@ from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.model.mode import Mode, computing
-from bert_tf.model.variables import HEADS, OWN, variable_shapes
+from bert_tf.model.variables import HEADS, variable_shapes
 from bert_tf.tasks import TASKS
 from bert_tf.text import BaseTokenizer
 from bert_tf.types import Json, Shapes, StrPath
@@ -45,18 +45,16 @@ def foreign_config(values: Mapping[str, Any], names: Mapping[str, str], file: st
 ELSEWHERE = "; --format=bert_tf holds every model"
 
 
-def check_writable(
-    checkpoint: "Checkpoint", library: str, heads: Collection[str | None] = (), **required: object
-) -> None:
+def check_writable(checkpoint: "Checkpoint", library: str, heads: Collection[str | None], **required: object) -> None:
     """Raises ConfigError for a head or a setting that `library` does not have.
 
     Args:
         checkpoint: to write.
         library: its name.
-        heads: of those in OWN, the ones that it has.
+        heads: keys of `model.variables.HEADS` that it has.
         **required: values of settings, besides those of every encoder like BERT's.
     """
-    if checkpoint.head in OWN and checkpoint.head not in heads:
+    if checkpoint.head and checkpoint.head not in heads:
         raise ConfigError(f"the head is {checkpoint.head}, which {library} does not have{ELSEWHERE}")
     for field, value in ({"attention": "bidirectional", "norm": "post"} | required).items():
         ours = getattr(checkpoint.config, field)

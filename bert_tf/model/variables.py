@@ -23,8 +23,6 @@ HEADS = {
     "tagging_bilstm": True,
     "intent_and_slots": True,  # on the pooled output and on every token
 }
-# Heads that exist only in this project's own checkpoint format; the first also in those of ELECTRA.
-OWN = ("replaced_token_detection", "cosine", "classification_bilstm", "tagging_bilstm", "intent_and_slots")
 # The layers of a BiLSTM, in the names of its variables.
 BILSTM_LAYERS = 2
 BILSTM_DIRECTIONS = ("forward", "backward")

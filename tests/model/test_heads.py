@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_tf import BertEncoder
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.heads import build
-from bert_tf.model.variables import HEADS, ON_POOLED, OWN
+from bert_tf.model.variables import HEADS, ON_POOLED
 from tests.model.numpy_bert import ACTIVATIONS, encode, linear, masked_lm_logits, tensors_of
 from tests.model.small import inputs_for, multiplies_bfloat16, randomize, small_config
 
@@ -20,7 +20,7 @@ CONFIGS = {
     "no types, no pooler": {"type_vocab_size": 0, "pooler": False, "norm": "pre"},
 }
 # Heads that do not need the pooler.
-ON_TOKENS = tuple({"masked_lm", "replaced_token_detection", "tagging", "question_answering", *OWN} - {*ON_POOLED})
+ON_TOKENS = tuple(head for head in HEADS if head not in ON_POOLED)
 A_TOKEN = ("tagging", "question_answering", "tagging_bilstm")  # heads with logits for each token
 CASES = [(case, head) for case in CONFIGS for head in HEADS if CONFIGS[case].get("pooler", True) or head in ON_TOKENS]
 

@@ -46,6 +46,16 @@ _PARTS = {
     "next_sentence": {"next_sentence"},
     "replaced_token_detection": {"detector"},
 }
+# The heads that can be written: those of the scripts, and others with the variables of run_classifier.py's.
+_WRITTEN = (
+    "pretraining",
+    "masked_lm",
+    "next_sentence",
+    "classification",
+    "tagging",
+    "question_answering",
+    "multiple_choice",
+)
 
 
 def recognises(path: str) -> bool:
@@ -157,7 +167,7 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     config = checkpoint.config
     pooler = {"pooler_activation": "tanh"} if config.pooler else {}
     check_writable(
-        checkpoint, "google-research/bert", position_offset=0, embedding_size=0, shared_layers=False, **pooler
+        checkpoint, "google-research/bert", _WRITTEN, position_offset=0, embedding_size=0, shared_layers=False, **pooler
     )
     if not config.type_vocab_size:
         raise ConfigError(
