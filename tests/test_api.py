@@ -11,12 +11,14 @@ import bert_tf
 from bert_tf.api.base import history_of
 from bert_tf.api.plain_values import listed
 from bert_tf.checkpoints import directory
+from bert_tf.checkpoints.formats import huggingface
 from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, TaggingConfig, TrainConfig
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.inputs.datasets.conll import read_klue_ner
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.training.runs import finetuning
 from tests import packages
+from tests.checkpoints.small import FAMILIES, small_checkpoint
 from tests.errors import raises
 from tests.inference.kinds import LENGTH, VOCABULARY, _encoder
 from tests.model import numpy_bert
@@ -187,6 +189,14 @@ def test_model_dir_keeps_the_run(pretrained, tmp_path):
     modified = (tmp_path / "model.safetensors").stat().st_mtime_ns
     classifier.fit(dataset, **settings)  # the run is finished: no further training
     assert (tmp_path / "model.safetensors").stat().st_mtime_ns == modified
+
+
+@pytest.mark.parametrize("format", [directory, huggingface])
+def test_masked_lm_refers_from_a_discriminator_to_its_generator(tmp_path, format):
+    checkpoint, _ = small_checkpoint("replaced_token_detection", **FAMILIES["electra"])
+    format.write(checkpoint, str(tmp_path))
+    with raises(DataError, tmp_path, "a discriminator", "load its generator (PATH/generator"):
+        bert_tf.MaskedLM.from_pretrained(tmp_path)
 
 
 def test_masked_lm_fills_each_mask_with_the_models_predictions(pretrained):

@@ -31,6 +31,7 @@ from bert_tf.tasks.multi_label import MultiLabel
 from bert_tf.tasks.multiple_choice import MultipleChoice as MultipleChoiceTask
 from bert_tf.tasks.question_answering import QuestionAnswering
 from bert_tf.tasks.regression import Regression
+from bert_tf.tasks.replaced_tokens import DISCRIMINATOR
 from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.tagging import Tagging
 from bert_tf.training.dtype import check_inference_dtype, infer_in
@@ -305,7 +306,10 @@ class MaskedLM(Model[MaskedLMTask]):
             dtype: as for `TextClassifier.from_pretrained`.
         """
         path = absolute(path)
-        model = cls(path, open_with_warnings(path), dtype)
+        checkpoint = open_with_warnings(path)
+        if checkpoint.head == "replaced_token_detection":
+            raise DataError(f"{path}: {DISCRIMINATOR}")
+        model = cls(path, checkpoint, dtype)
         if model._loaded is None:
             lacks = model._lacks or "no masked-language-model head"
             raise DataError(f"{path}: {lacks}; expected a pre-trained model that kept its head")

@@ -18,6 +18,12 @@ from bert_tf.tasks.task import PretrainingTask, Task
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Tensors, TfFunction
 
+# In errors; an ELECTRA of Transformers has its generator in a checkpoint of its own.
+DISCRIMINATOR = (
+    f"a discriminator (replaced-token detection); load its generator (PATH/{GENERATOR} if pretrain or "
+    "google-research/electra wrote it)"
+)
+
 
 class ReplacedTokenObjective(PredictionObjective):
     """Binary cross-entropy of whether each token, padding left out, was replaced.
@@ -60,10 +66,7 @@ class ReplacedTokenDetection(PretrainingTask):
         self.objective = ReplacedTokenObjective(languages)
 
     def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
-        raise ConfigError(
-            "a model of replaced-token detection has no answers to serve; fine-tune it, or export its generator, which "
-            f"pretrain writes to the folder {GENERATOR} of its directory and which fills in masks"
-        )
+        raise ConfigError(f"nothing to serve: the model is {DISCRIMINATOR}, or fine-tune it")
 
 
 class Electra(ReplacedTokenDetection):

@@ -191,5 +191,5 @@ def test_a_discriminator_is_restored_and_answers_nothing():
     assert again.settings() == {"max_length": 24}
     model = again.build(BertEncoder(config()))
     assert model(features())["rtd_logits"].shape == (4, 24)
-    with raises(ConfigError, "fine-tune it, or export its generator"):
+    with raises(ConfigError, "a discriminator", "load its generator (PATH/generator", "fine-tune it"):
         again.signatures(model)
