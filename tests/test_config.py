@@ -151,6 +151,7 @@ def test_a_config_is_restored_from_a_dict(cls):
         (PretrainingData(masking_rate=1.5), ("data.masking_rate", "1.5", "0", "1")),
         (PretrainingData(service="host:5000"), ("data.service", "'host:5000'", "grpc://")),
         (PretrainingData(length_multiple=0), ("data.length_multiple", "0", "1", "None")),
+        (PretrainingData(generator_size=0.5), ("data.generator_size is 0.5", "'mlm'", "data.objective=electra")),
         (PretrainingData(words="spaces"), ("data.words", "'spaces'", "data.masking", "'token'")),
         (PretrainingData(pack=True, length_multiple=8), ("data.length_multiple", "8", "data.pack")),
         (PretrainingData(pack=True, mask_on="device"), ("data.mask_on", "'device'", "data.mask_on=host")),

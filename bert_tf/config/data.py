@@ -153,6 +153,11 @@ class PretrainingData:
             raise ConfigError(
                 f"data.objective is 'span_boundary' and data.masking {self.masking!r}; set data.masking=span"
             )
+        if self.objective != "electra" and self.generator_size != type(self).generator_size:
+            raise ConfigError(
+                f"data.generator_size is {self.generator_size}, but data.objective is {self.objective!r}; set "
+                "data.objective=electra, or leave data.generator_size out"
+            )
         if self.words != "pieces" and not self.masks_words:
             raise ConfigError(
                 f"data.words is {self.words!r}, but data.masking {self.masking!r} ignores words; set data.masking "
