@@ -5,7 +5,6 @@ import runpy
 from typing import Any
 
 from bert_tf.files import bundled
-from bert_tf.text import learn_vocabulary, write_vocabulary
 
 _VOCAB_SIZE = 5000
 
@@ -17,6 +16,8 @@ def config(name: str) -> Any:
 
 def write_english_vocabulary(path: str) -> int:
     """Learns a vocabulary from the bundled State of the Union addresses and writes it; returns its size."""
+    from bert_tf.text import learn_vocabulary, write_vocabulary  # with TensorFlow, which configs must not import
+
     with gzip.open(bundled("data/sotu/train.txt.gz"), "rt", encoding="utf-8") as file:
         pieces = learn_vocabulary(file, _VOCAB_SIZE)
     write_vocabulary(path, pieces)

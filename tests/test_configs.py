@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from bert_tf.config import FinetuneConfig, PretrainConfig, RegressionConfig, to_dict
+from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.corpus import find_corpus
 from bert_tf.inputs.datasets.formats import GLUE
 from bert_tf.inputs.datasets.sources import FORMATS
 from bert_tf.tasks import task_of
 from bert_tf.training import phases
+from tests.errors import raises
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FILES = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.glob("*/*.py"))
@@ -70,6 +72,13 @@ def test_the_files_read_by_the_bundled_configs_exist(name):
     config = load(name)
     train, heldout = find_corpus(config.input), find_corpus(config.validation)
     assert len(train) == len(heldout) > 0 and not set(train) & set(heldout)
+
+
+@pytest.mark.parametrize("member, sizes", FAMILY.items())
+@pytest.mark.parametrize("size", ["huge", "roberta_base"])
+def test_an_unknown_size_is_named_with_those_that_there_are(member, sizes, size):
+    with raises(ConfigError, f"size '{size}'", "expected", *sizes):
+        load(f"pretrain/{member}.py:{size}")
 
 
 def test_the_configs_of_the_papers_runs_have_the_papers_numbers():

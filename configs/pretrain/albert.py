@@ -5,13 +5,20 @@ dropout; give files and vocabulary as with base.py, the latter learned by learn_
 --output=spiece.model. mini is four layers of 256 units on the bundled text, with the vocabulary of mini.py.
 """
 
+import dataclasses
+
+from bert_tf.bundled import config
 from bert_tf.config import BertConfig, PretrainConfig, PretrainingData, TokenizerConfig, TrainConfig
-from bert_tf.files import bundled
+from bert_tf.errors import ConfigError
+
+SIZES = ("base", "large", "xlarge", "xxlarge")
 
 
 def get_config(size="base"):
     if size == "mini":
         return mini()
+    if size not in SIZES:
+        raise ConfigError(f"size {size!r}; expected {', '.join(SIZES)} or mini")
     return PretrainConfig(
         input="prepared",
         tokenizer=TokenizerConfig(vocab="spiece.model"),
@@ -33,19 +40,10 @@ def get_config(size="base"):
 
 
 def mini():
-    return PretrainConfig(
-        input=f"{bundled('data/sotu/train.txt.gz')},{bundled('data/korean')}/*_train.txt.gz",
-        validation=f"{bundled('data/sotu/heldout.txt.gz')},{bundled('data/korean')}/*_heldout.txt.gz",
-        tokenizer=TokenizerConfig(vocab="vocab.txt", lower_case=True, strip_accents=False),
-        model=BertConfig.from_name(
-            "mini", vocab_size=0, dropout=0.0, attention_dropout=0.0, initializer_range=0.035, embedding_size=128,
-            shared_layers=True,
-        ),
-        data=PretrainingData(
-            max_length=128, max_predictions=20, pairs="sop", masking="ngram", pack=True, group_size=2000
-        ),
-        # Adam: LAMB is for large batches.
-        train=TrainConfig(
-            batch_size=32, steps=1500, learning_rate=1e-3, warmup=0.1, evaluate_every=150, save_every=100
-        ),
-    )  # fmt: skip
+    """As mini.py, but in rows of a single length, as in the other models of this family."""
+    shared = config("pretrain/mini.py")
+    shared.model = dataclasses.replace(shared.model, embedding_size=128, shared_layers=True)
+    shared.data = dataclasses.replace(shared.data, masking="ngram")
+    # Adam: LAMB is for large batches.
+    shared.train = dataclasses.replace(shared.train, phases=(), batch_size=32)
+    return shared

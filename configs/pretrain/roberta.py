@@ -8,8 +8,11 @@ text:
         --kind=byte_bpe --vocab_size=12000
 """
 
+import dataclasses
+
+from bert_tf.bundled import config
 from bert_tf.config import BertConfig, PretrainConfig, PretrainingData, TokenizerConfig, TrainConfig
-from bert_tf.files import bundled
+from bert_tf.errors import ConfigError
 
 # Learning rate, updates of warm-up.
 SIZES = {"base": (6e-4, 24_000), "large": (4e-4, 30_000)}
@@ -18,6 +21,8 @@ SIZES = {"base": (6e-4, 24_000), "large": (4e-4, 30_000)}
 def get_config(size="base"):
     if size == "mini":
         return mini()
+    if size not in SIZES:
+        raise ConfigError(f"size {size!r}; expected {', '.join(SIZES)} or mini")
     learning_rate, warmup_steps = SIZES[size]
     return PretrainConfig(
         input="prepared",
@@ -41,16 +46,12 @@ def get_config(size="base"):
 
 
 def mini():
-    return PretrainConfig(
-        input=f"{bundled('data/sotu/train.txt.gz')},{bundled('data/korean')}/*_train.txt.gz",
-        validation=f"{bundled('data/sotu/heldout.txt.gz')},{bundled('data/korean')}/*_heldout.txt.gz",
-        tokenizer=TokenizerConfig(vocab="vocab.json"),
-        model=BertConfig.from_name(
-            "mini", vocab_size=0, dropout=0.0, attention_dropout=0.0, initializer_range=0.035, position_offset=2,
-            type_vocab_size=1, activation="erf_gelu", layer_norm_epsilon=1e-5,
-        ),
-        data=PretrainingData(max_length=128, max_predictions=20, pairs="none", pack=True, group_size=2000),
-        train=TrainConfig(
-            batch_size=32, steps=1500, learning_rate=1e-3, beta_2=0.98, warmup=0.1, evaluate_every=150, save_every=100
-        ),
-    )  # fmt: skip
+    """As mini.py, but in rows of a single length, as in the other models of this family."""
+    shared = config("pretrain/mini.py")
+    shared.tokenizer = TokenizerConfig(vocab="vocab.json")
+    shared.model = dataclasses.replace(
+        shared.model, position_offset=2, type_vocab_size=1, activation="erf_gelu", layer_norm_epsilon=1e-5
+    )
+    shared.data = dataclasses.replace(shared.data, pairs="none")
+    shared.train = dataclasses.replace(shared.train, phases=(), batch_size=32, beta_2=0.98)
+    return shared

@@ -4,13 +4,20 @@ large has the paper's numbers (section 4.2); give files and a cased vocabulary a
 256 units on the bundled text, with the vocabulary of mini.py.
 """
 
+import dataclasses
+
+from bert_tf.bundled import config
 from bert_tf.config import BertConfig, PretrainConfig, PretrainingData, TokenizerConfig, TrainConfig
-from bert_tf.files import bundled
+from bert_tf.errors import ConfigError
+
+SIZES = ("base", "large")
 
 
 def get_config(size="large"):
     if size == "mini":
         return mini()
+    if size not in SIZES:
+        raise ConfigError(f"size {size!r}; expected {', '.join(SIZES)} or mini")
     return PretrainConfig(
         input="prepared",
         tokenizer=TokenizerConfig(vocab="vocab.txt", lower_case=False),
@@ -33,16 +40,8 @@ def get_config(size="large"):
 
 
 def mini():
-    return PretrainConfig(
-        input=f"{bundled('data/sotu/train.txt.gz')},{bundled('data/korean')}/*_train.txt.gz",
-        validation=f"{bundled('data/sotu/heldout.txt.gz')},{bundled('data/korean')}/*_heldout.txt.gz",
-        tokenizer=TokenizerConfig(vocab="vocab.txt", lower_case=True, strip_accents=False),
-        model=BertConfig.from_name("mini", vocab_size=0, dropout=0.0, attention_dropout=0.0, initializer_range=0.035),
-        data=PretrainingData(
-            objective="span_boundary", masking="span", max_length=128, max_predictions=20, pairs="none", pack=True,
-            group_size=2000,
-        ),
-        train=TrainConfig(
-            batch_size=32, steps=1500, learning_rate=1e-3, warmup=0.1, evaluate_every=150, save_every=100
-        ),
-    )  # fmt: skip
+    """As mini.py, but in rows of a single length, as in the other models of this family."""
+    shared = config("pretrain/mini.py")
+    shared.data = dataclasses.replace(shared.data, objective="span_boundary", masking="span", pairs="none")
+    shared.train = dataclasses.replace(shared.train, phases=(), batch_size=32)
+    return shared
