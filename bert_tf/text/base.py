@@ -27,6 +27,7 @@ class Specials(NamedTuple):
 
 BERT = Specials("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA = Specials("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+ALBERT = Specials(ROBERTA.pad, ROBERTA.unk, BERT.cls, BERT.sep, BERT.mask)
 
 
 def special_names(pieces: Sequence[str]) -> Specials:

@@ -4,10 +4,11 @@ import os
 
 from bert_tf.config.data import SavedTokenizer, TokenizerSettings
 from bert_tf.config.values import restored
+from bert_tf.errors import located
 from bert_tf.files import text_path
-from bert_tf.text.base import BERT, ROBERTA, BaseTokenizer
+from bert_tf.text.base import ALBERT, BaseTokenizer, special_names
 from bert_tf.text.byte_pair import BytePairTokenizer
-from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer
+from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer, parse_model, read_model
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Json, StrPath
 
@@ -27,11 +28,12 @@ def open_tokenizer(vocab: StrPath, settings: TokenizerSettings) -> BaseTokenizer
     """
     path = text_path(vocab)
     if path.endswith(".model"):
-        tokenizer = SentencePieceTokenizer(path)
-        if tokenizer.special_names in (BERT, ROBERTA):
-            return tokenizer
-        accents = settings.lower_case if settings.strip_accents is None else settings.strip_accents
-        return albert_tokenizer(tokenizer.model, settings.lower_case, accents)  # which has names of both
+        model = read_model(path)
+        with located(path):
+            if special_names([piece.piece for piece in parse_model(model).pieces]) != ALBERT:
+                return SentencePieceTokenizer(model)
+            accents = settings.lower_case if settings.strip_accents is None else settings.strip_accents
+            return albert_tokenizer(model, settings.lower_case, accents)
     if path.endswith(".json"):
         return BytePairTokenizer(path, os.path.join(os.path.dirname(path), BytePairTokenizer.FILES[1]))
     return Tokenizer(path, settings.lower_case, settings.strip_accents, settings.split_cjk)

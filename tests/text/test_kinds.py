@@ -3,6 +3,8 @@
 import pickle
 
 import pytest
+from sentencepiece import SentencePieceProcessor
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from bert_tf.config.data import TokenizerSettings
 from bert_tf.errors import ConfigError, DataError
@@ -10,7 +12,7 @@ from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.text import Tokenizer, open_tokenizer, saved_tokenizer
 from bert_tf.text.vocabulary import read_vocabulary
 from tests.errors import raises
-from tests.learned import TOKENIZERS
+from tests.learned import TOKENIZERS, albert_model
 
 TEXTS = ["A fine film, isn't it?", "Ünbekannt 한국어 😀", "", " <mask>  x"]
 
@@ -30,6 +32,17 @@ def test_a_saved_tokenizer_is_opened_again(kind, tmp_path):
             tokenizer.tokenize(TEXTS, special_tokens=True).to_list()
         )
         assert tokenizer_identity(other) == tokenizer_identity(tokenizer)
+
+
+@pytest.mark.parametrize("other", ["[PAD]", "<mask>"])
+def test_only_a_model_with_all_of_alberts_special_tokens_is_opened_as_alberts(other, tmp_path):
+    proto = ModelProto.FromString(albert_model())
+    proto.pieces[0 if other == "[PAD]" else 4].piece = other
+    path = tmp_path / "spiece.model"
+    path.write_bytes(proto.SerializeToString())
+    tokenizer = open_tokenizer(path, TokenizerSettings())
+    assert tokenizer.get_config() == {} and other in tokenizer.special_names
+    assert tokenizer.tokenize(TEXTS).to_list() == SentencePieceProcessor(model_file=str(path)).encode(TEXTS)
 
 
 def test_settings_and_vocabulary_change_the_fingerprint():

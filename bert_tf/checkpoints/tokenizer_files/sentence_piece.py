@@ -21,7 +21,7 @@ from bert_tf.checkpoints.tokenizer_files.files import (
 )
 from bert_tf.errors import ConfigError, DataError, located
 from bert_tf.files import checked, write_bytes
-from bert_tf.text.base import BERT, ROBERTA, Specials
+from bert_tf.text.base import ALBERT, ROBERTA
 from bert_tf.text.sentence_piece import (
     BYTE,
     SentencePieceTokenizer,
@@ -48,7 +48,6 @@ _SPACE = "\u2581"  # SentencePiece's for a space
 _WHITE_SPACE = "\t\n\u3000"
 _VOCABULARY = "vocab.txt"
 _XLM_R, _CAMEMBERT, _ALBERT = "XLMRobertaTokenizer", "CamembertTokenizer", "AlbertTokenizer"
-_ALBERT_NAMES = Specials(ROBERTA.pad, ROBERTA.unk, BERT.cls, BERT.sep, BERT.mask)
 _ALBERT_UNKNOWN = 1  # the id of <unk> in Transformers' class
 # Before the pieces of CamemBERT's model, the first of which is left out; <mask> follows.
 _CAMEMBERT_FIRST = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]
@@ -115,8 +114,8 @@ def read(files: TokenizerFiles) -> SentencePieceTokenizer:
     complete = files.completed(pieces, source, fill=True)
     with located(source):
         model = with_ids(model, complete) if complete != pieces else model
-        if settings.pop("double_quotes", False):
-            tokenizer = albert_tokenizer(model, **settings)
+        if files.name == _ALBERT:  # a generic class keeps the pieces that ALBERT splits
+            tokenizer = albert_tokenizer(model, settings["lower_case"], settings["strip_accents"])
         else:
             tokenizer = SentencePieceTokenizer(model, **settings)
     splits = any(one["type"] == "WhitespaceSplit" for one in files.components("pre_tokenizer"))
@@ -265,16 +264,22 @@ def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
     pieces = real_pieces(tokenizer.vocab)
     model = with_ids(tokenizer.model, pieces)
     proto, names = parse_model(model), tokenizer.special_names
-    if tokenizer.double_quotes:
-        for piece in proto.pieces:
-            if ends_in_number(piece.piece):
-                piece.type = proto.SentencePiece.NORMAL
-        usual = _is_unigram(proto) and _in_transformers(proto)
-        if usual and (names, tokenizer.unk_id) == (_ALBERT_NAMES, _ALBERT_UNKNOWN):
+    usual = _in_transformers(proto)
+    if usual and tokenizer.double_quotes and (names, tokenizer.unk_id) == (ALBERT, _ALBERT_UNKNOWN):
+        numbers = [piece for piece in proto.pieces if ends_in_number(piece.piece)]
+        # If others are unused, or not all of these, it is no `albert_tokenizer`, which reads spiece.model again.
+        if _is_unigram(proto) and _unused(proto) == {piece.piece for piece in numbers}:
+            for piece in numbers:
+                piece.type = proto.SentencePiece.NORMAL  # as in ALBERT's file
             write_bytes(os.path.join(path, _SPIECE), proto.SerializeToString())
             settings = {"do_lower_case": tokenizer.lower_case, "keep_accents": not tokenizer.strip_accents}
             return {"tokenizer_class": _ALBERT, **settings}
-    if not _in_transformers(proto):
+    if not _hides_unused(proto):
+        raise ConfigError(
+            f"Transformers would use the pieces that this SentencePiece model has as unused ({min(_unused(proto))!r}); "
+            "--format=bert_tf holds every model"
+        )
+    if not usual:
         if changes := tokenizer.get_config():
             raise ConfigError(
                 f"Transformers has no tokenizer that changes texts ({', '.join(changes)}) before such a SentencePiece "
@@ -282,7 +287,7 @@ def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
             )
         write_bytes(os.path.join(path, _PLAIN), model)
         return {"tokenizer_class": "TokenizersBackend"}
-    plain = _is_unigram(proto) and not (tokenizer.get_config() or proto.trainer_spec.byte_fallback)
+    plain = _is_unigram(proto) and not (tokenizer.get_config() or proto.trainer_spec.byte_fallback or _unused(proto))
     if plain and names == ROBERTA and pieces[-1] == names.mask:
         original = None
         if pieces[:4] == [names.cls, names.pad, names.sep, names.unk]:
@@ -307,6 +312,26 @@ def _in_transformers(proto: "ModelProto") -> bool:
     return usual and not own and not (split and _is_unigram(proto))
 
 
+def _unused(proto: "ModelProto") -> set[str]:
+    """The unused pieces that words have; no class of Transformers knows this type."""
+    kinds = proto.SentencePiece
+    return {one.piece for one in proto.pieces if one.type == kinds.UNUSED and _SPACE not in one.piece[1:]}
+
+
+def _normal(proto: "ModelProto") -> dict[str, float]:
+    """The scores of ordinary pieces."""
+    return {one.piece: one.score for one in proto.pieces if one.type == proto.SentencePiece.NORMAL}
+
+
+def _hides_unused(proto: "ModelProto") -> bool:
+    """Whether low scores have the effect of the type of unused pieces.
+
+    Not in BPE, which merges them first. An unknown character has a score below all others, so it must not compete.
+    """
+    unused, normal = _unused(proto), _normal(proto)
+    return not unused or (_is_unigram(proto) and set("".join(unused.union(normal))) <= normal.keys())
+
+
 def _is_unigram(proto: "ModelProto") -> bool:
     return proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
 
@@ -317,7 +342,7 @@ def _library(proto: "ModelProto", tokenizer: SentencePieceTokenizer) -> "tokeniz
     unigram, fallback = _is_unigram(proto), proto.trainer_spec.byte_fallback
     several, before = Regex(" {2,}"), list[normalizers.Normalizer]()
     if unigram:
-        vocab = [(piece.piece, piece.score) for piece in proto.pieces]
+        vocab = list(zip(_pieces(proto), _scores(proto), strict=True))
         library = Tokenizer(models.Unigram(vocab, tokenizer.unk_id, fallback))
         spaces = [normalizers.Strip(left=False, right=True), normalizers.Replace(several, _SPACE)]
     else:
@@ -337,6 +362,12 @@ def _library(proto: "ModelProto", tokenizer: SentencePieceTokenizer) -> "tokeniz
     library.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always", split=unigram)
     library.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
     return library
+
+
+def _scores(proto: "ModelProto") -> list[float]:
+    """The scores of a unigram model; of an unused piece, one below that of its characters, with which it never wins."""
+    unused, lowest = _unused(proto), min(_normal(proto).values(), default=0.0)
+    return [len(one.piece) * lowest - 1 if one.piece in unused else one.score for one in proto.pieces]
 
 
 def _merges(proto: "ModelProto") -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from bert_tf.checkpoints.tokenizer_files.files import real_pieces
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.text import Tokenizer
-from bert_tf.text.sentence_piece import SentencePieceTokenizer
+from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer, with_fairseq_ids
 from tests.checkpoints.tokenizer_files.directories import (
     TEXTS,
     UNSEEN,
@@ -256,6 +256,59 @@ def test_a_model_with_other_special_tokens_keeps_alberts_normalization_in_tokeni
     spaces = sentence_piece(remove_extra_whitespaces=False).model
     with raises(ConfigError, "lower_case", "bert_tf"):
         rewritten(SentencePieceTokenizer(spaces, lower_case=True), tmp_path / "spaces")
+
+
+NUMBERS = ["1, 2, 3,", "1,000,000 of 10,", "x1, ``2,''"]
+
+
+def _with_pieces(model, *pieces, kind=1):
+    """A model with more pieces, which win against their characters."""
+    proto = ModelProto.FromString(model)
+    for piece in pieces:
+        proto.pieces.add(piece=piece, score=-1.0, type=kind)
+    return proto.SerializeToString()
+
+
+def test_pieces_that_albert_splits_are_in_no_text_of_tokenizer_json(tmp_path):
+    model = _with_pieces(sentence_piece_model(pad_id=3, control_symbols="<mask>"), "▁1,", "▁2,", "0,", "000,")
+    tokenizer = albert_tokenizer(model)
+    assert tokenizer.tokenize(NUMBERS).to_list() != (
+        SentencePieceTokenizer(model, True, True, double_quotes=True).tokenize(NUMBERS).to_list()
+    )
+    assert_same_ids(tokenizer, rewritten(tokenizer, tmp_path / "theirs"), [*ALBERT_TEXTS, *NUMBERS])
+    again, warnings = read(tmp_path / "theirs", tokenizer.vocab_size)
+    assert not warnings and again.vocab == tokenizer.vocab
+    assert again.tokenize(NUMBERS).to_list() == tokenizer.tokenize(NUMBERS).to_list()
+
+
+def test_a_generic_class_keeps_pieces_that_albert_splits(albert, tmp_path):
+    write(albert, "spiece.model", _with_pieces(albert_model(), "▁1,", "▁2,", "0,", "000,"))
+    transformers.AlbertTokenizer.from_pretrained(albert).save_pretrained(tmp_path / "library")
+    split, _ = read(tmp_path / "library", SIZE + 4)
+    edit(tmp_path / "library", "tokenizer_config.json", "tokenizer_class", value="PreTrainedTokenizerFast")
+    tokenizer, warnings = read(tmp_path / "library", SIZE + 4)
+    assert not warnings and tokenizer.double_quotes
+    assert split.tokenize(NUMBERS).to_list() != tokenizer.tokenize(NUMBERS).to_list()
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "library")
+    assert_same_ids(tokenizer, theirs, [*ALBERT_TEXTS, *NUMBERS])
+    assert_same_ids(tokenizer, rewritten(tokenizer, tmp_path / "again"), [*ALBERT_TEXTS, *NUMBERS])
+    again, _ = read(tmp_path / "again", SIZE + 4)
+    assert again.tokenize(NUMBERS).to_list() == tokenizer.tokenize(NUMBERS).to_list()
+
+
+def test_unused_pieces_of_xlm_rs_model_are_in_no_text_of_transformers(tmp_path):
+    model = with_fairseq_ids(_with_pieces(sentence_piece_model(), "▁film", kind=5))
+    tokenizer = SentencePieceTokenizer(model)
+    assert any("film" in text for text in TEXTS)
+    assert_same_ids(tokenizer, rewritten(tokenizer, tmp_path / "theirs"))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_unused_pieces_that_scores_do_not_hide_are_refused(tmp_path, kind):
+    model = sentence_piece_model(pad_id=3, control_symbols="<mask>", model_type=kind)
+    tokenizer = SentencePieceTokenizer(_with_pieces(model, "▁film" if kind == "bpe" else "▁\u1234", kind=5))
+    with raises(ConfigError, "unused", "▁", "bert_tf"):
+        rewritten(tokenizer, tmp_path / "theirs")
 
 
 @pytest.mark.slow
