@@ -246,7 +246,7 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
         if checkpoint.head:  # not a task that this version does not know
             names = {name: f"{folder}/{name}" if folder else name for name in checkpoint.shapes()}
             checkpoint.tensors = {name: tensors[full if full in tensors else name] for name, full in names.items()}
-        save_checkpoint(checkpoint, os.path.join(path, folder))
+        save_checkpoint(checkpoint, os.path.join(path, folder) if folder else path)  # without "/": it may be a file
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: str) -> None:

@@ -138,16 +138,16 @@ class PretrainingData:
             named_corpora(self.languages, "data.languages")
         if self.service and not re.fullmatch(r"\w+://[^/]+:\d+", self.service):
             raise ConfigError(f"data.service is {self.service!r}; expected an address like grpc://10.0.0.2:5000")
+        if self.objective != "mlm" and (self.pairs != "none" or self.masking == "causal_lm"):
+            raise ConfigError(
+                f"data.objective is {self.objective!r}, data.pairs {self.pairs!r} and data.masking {self.masking!r}; "
+                "it needs single sequences with masked tokens: set data.pairs=none and another masking than causal_lm"
+            )
         if self.masking == "causal_lm" and (self.pairs != "none" or self.max_predictions < self.max_length - 1):
             raise ConfigError(
                 f"data.masking is 'causal_lm', data.pairs {self.pairs!r} and data.max_predictions "
                 f"{self.max_predictions}; set data.pairs=none and data.max_predictions={self.max_length - 1}: all "
                 "tokens but the first are predicted"
-            )
-        if self.objective != "mlm" and (self.pairs != "none" or self.masking == "causal_lm"):
-            raise ConfigError(
-                f"data.objective is {self.objective!r}, data.pairs {self.pairs!r} and data.masking {self.masking!r}; "
-                "it needs single sequences with masked tokens: set data.pairs=none and another masking than causal_lm"
             )
         if self.objective == "span_boundary" and self.masking != "span":
             raise ConfigError(
