@@ -80,6 +80,20 @@ def check_vocabulary(pieces: Sequence[str], source: str = "the vocabulary") -> N
     """
     if not pieces:
         raise DataError(f"{source} is empty; expected one piece per line")
+    if spaced := spaced_pieces(pieces):
+        raise DataError(
+            f"{source}: {len(spaced):,} of its {len(pieces):,} pieces begin with {_SPACES[0]} or {_SPACES[1]}, such as "
+            f"{spaced[0]!r}, and none with ##; expected WordPiece: use the .model, or vocab.json and merges.txt, of "
+            "this vocabulary"
+        )
+    # Before single lines: of a file that is no vocabulary, these would be named.
+    there = set(pieces)
+    missing = [piece for piece in SPECIAL_PIECES if piece not in there]
+    if missing:
+        raise DataError(
+            f"{source}: no {', '.join(missing)} among its {len(pieces)} pieces; a BERT vocabulary has all of "
+            f"{' '.join(SPECIAL_PIECES)}"
+        )
     lines: dict[str, int] = {}
     for line, piece in enumerate(pieces, start=1):
         if piece in lines and piece.strip():
@@ -100,18 +114,6 @@ def check_vocabulary(pieces: Sequence[str], source: str = "the vocabulary") -> N
                 f"{source}, line {line}: NUL or a line end in the piece {piece!r}; empty the line, but keep it"
             )
         lines[piece] = line
-    if spaced := spaced_pieces(pieces):
-        raise DataError(
-            f"{source}: {len(spaced):,} of its {len(pieces):,} pieces begin with {_SPACES[0]} or {_SPACES[1]}, such as "
-            f"{spaced[0]!r}, and none with ##; expected WordPiece: use the .model, or vocab.json and merges.txt, of "
-            "this vocabulary"
-        )
-    missing = [piece for piece in SPECIAL_PIECES if piece not in lines]
-    if missing:
-        raise DataError(
-            f"{source}: no {', '.join(missing)} among its {len(pieces)} pieces; a BERT vocabulary has all of "
-            f"{' '.join(SPECIAL_PIECES)}"
-        )
 
 
 def spaced_pieces(pieces: Sequence[str]) -> list[str]:

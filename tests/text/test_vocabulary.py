@@ -90,6 +90,13 @@ def test_the_advice_for_a_duplicate_keeps_every_id_of_the_original_reader(tmp_pa
     assert Tokenizer(pieces).vocab == pieces
 
 
+def test_a_file_that_is_no_vocabulary_is_refused_for_that_and_not_for_one_of_its_lines(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text("# A page\n|---|\ntext\n|---|\n")
+    with raises(DataError, "README.md", "no [PAD], [UNK], [CLS], [SEP], [MASK] among its 4 pieces"):
+        read_vocabulary(path)
+
+
 @pytest.mark.parametrize(
     ("size", "file", "padded"),
     [
