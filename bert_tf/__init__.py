@@ -7,6 +7,7 @@ from bert_tf import quiet
 from bert_tf.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from bert_tf.api.distillation import distill
     from bert_tf.api.task_models import (
         IntentAndSlots,
         MaskedLM,
@@ -43,6 +44,7 @@ __all__ = [
     "TextRegressor",
     "TokenClassifier",
     "Tokenizer",
+    "distill",
     "load",
     "read",
 ]
@@ -54,6 +56,7 @@ _MODULES = {
     "BytePairTokenizer": "bert_tf.text.byte_pair",
     "SentencePieceTokenizer": "bert_tf.text.sentence_piece",
     "Tokenizer": "bert_tf.text.tokenizer",
+    "distill": "bert_tf.api.distillation",
     "load": "bert_tf.checkpoints",
     "read": "bert_tf.inputs.datasets.sources",
 }

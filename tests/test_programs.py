@@ -183,6 +183,7 @@ OUTPUTS = {
     "prepare": "--input=none --vocab=none --output",
     "pretrain": "--config={0}/pretrain.py --model_dir",
     "finetune": "--config={0}/finetune.py --init=none --model_dir",
+    "distill": "--config={0}/finetune.py --teacher=none --model_dir",
     "ablate": "--output_dir",
     "quickstart": "--output_dir",
 }

@@ -28,7 +28,7 @@ from bert_tf.checkpoints import directory as model_directory
 from bert_tf.checkpoints import open_with_warnings
 from bert_tf.checkpoints.hub import SCHEME
 from bert_tf.checkpoints.stored_model import Checkpoint
-from bert_tf.config import ExampleData, FinetuneConfig, to_dict
+from bert_tf.config import ExampleData, FinetuneConfig, TaskDistillation, to_dict
 from bert_tf.config.values import fitting, unknown_field
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.files import check_output, text_path, write_json
@@ -47,6 +47,7 @@ from bert_tf.training.dtype import check_inference_dtype, infer_in
 from bert_tf.training.evaluation import Evaluation, Split, predictor
 from bert_tf.training.reporter import SILENT
 from bert_tf.training.runs import finetuning
+from bert_tf.training.runs.distillation import TEXTS
 from bert_tf.training.state.run_manifest import remedy
 from bert_tf.training.state.signals import Interrupted
 from bert_tf.training.tf_internals import forgetting_custom_gradients
@@ -224,21 +225,39 @@ class FineTuned(Model[FineTuningTask]):
             with the prefix "val_".
         """
         fitting(verbose, bool | int, "verbose")
+        settings = train | {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+        given = {"train": self._labelled(x, y, "x")}
+        if validation_data is not None:
+            given["validation"] = self._both(validation_data, "validation x")
+        return self._train(given, settings, directory, bool(verbose))
+
+    def _train(
+        self,
+        given: "dict[str, Lines | Data]",
+        train: dict[str, Any],
+        directory: StrPath | None,
+        verbose: bool,
+        distillation: TaskDistillation | None = None,
+        teacher: str = "",
+    ) -> keras.callbacks.History:
+        """`fit` on examples by role.
+
+        Args:
+            train: fields of TrainConfig.
+            distillation, teacher: as for `finetuning.finetune`.
+        """
         if directory is not None:
             check_output(directory, directory=True)
-        settings = train_settings(train | {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate})
-        given = {"train": self._labelled(x, y, "x")}
+        settings = train_settings(train)
         if "log_every" not in train:
-            settings.log_every = min(settings.log_every, math.ceil(len(given["train"]) / settings.batch_size))
-        if validation_data is not None:
-            alone = isinstance(validation_data, tf.data.Dataset | Data)
-            x, y = (validation_data, None) if alone else pair_of(validation_data)
-            given["validation"] = self._labelled(x, y, "validation x")
+            examples = sum(len(one) for role, one in given.items() if role != "validation")
+            settings.log_every = min(settings.log_every, math.ceil(examples / settings.batch_size))
         data = self._data(given["train"])
-        values = [self._data(one) for one in given.values() if not isinstance(one, Data)]
+        labelled = [one for role, one in given.items() if role != TEXTS]
+        values = [self._data(one) for one in labelled if not isinstance(one, Data)]
         if any(one != values[0] for one in values):
             raise DataError(f"x and validation x differ; expected {self._inputs} in both")
-        config = FinetuneConfig(self._config, data, settings)
+        config = FinetuneConfig(self._config, data, settings, distillation=distillation)
         with (
             tempfile.TemporaryDirectory() if directory is None else contextlib.nullcontext(directory) as folder,
             forgetting_custom_gradients(),
@@ -253,6 +272,7 @@ class FineTuned(Model[FineTuningTask]):
                     self._path,
                     os.fspath(folder),
                     current_strategy(),
+                    teacher=teacher,
                     reporter=FileReporter() if directory else SILENT,
                 )
             except Interrupted as stop:
@@ -264,7 +284,7 @@ class FineTuned(Model[FineTuningTask]):
     def predict(self, x: Values, *, batch_size: int = 32) -> list[Json]:
         """Predicts for each input a dict of plain Python values; see the class for its contents."""
         batch_size = batch_size_of(batch_size)
-        given = self._read(x) if isinstance(x, Data) else self._lines(listed(x, "x", self._element_rank), None, "x")
+        given = self._unlabelled(x, "x")
         if not given:
             return []
         source = InMemory(self._data(given), self._kind.example, {"x": given})
@@ -306,6 +326,16 @@ class FineTuned(Model[FineTuningTask]):
         if not inputs:
             raise DataError(f"{name} is empty; expected at least one example")
         return self._lines(inputs, labels, name)
+
+    def _both(self, data: Any, name: str) -> "Lines | Data":
+        """Examples with labels from (x, y) or from what `x` alone can be."""
+        alone = isinstance(data, tf.data.Dataset | Data)
+        x, y = (data, None) if alone else pair_of(data)
+        return self._labelled(x, y, name)
+
+    def _unlabelled(self, x: Values, name: str) -> "Lines | Data":
+        """Examples without labels."""
+        return self._read(x) if isinstance(x, Data) else self._lines(listed(x, name, self._element_rank), None, name)
 
     def _read(self, data: Data) -> Data:
         """The data, if its examples are of this kind."""

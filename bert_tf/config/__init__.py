@@ -4,6 +4,7 @@ import dataclasses
 from typing import Annotated, Any, Self, TypedDict
 
 from bert_tf.config.data import ExampleData, PretrainingData, TokenizerConfig, named_corpora
+from bert_tf.config.distillation import TaskDistillation
 from bert_tf.config.embeddings import DenseConfig, EmbeddingConfig
 from bert_tf.config.model import BertConfig, FeatureConfig
 from bert_tf.config.tasks import (
@@ -30,6 +31,7 @@ __all__ += [
     "RegressionConfig",
     "TaggingConfig",
     "TagsConfig",
+    "TaskDistillation",
     "TokenizerConfig",
     "TrainConfig",
 ]
@@ -87,6 +89,7 @@ class FinetuneConfig:
         train: optimization, checkpoints and logging; phases are not supported.
         search: whether to try all combinations in `grid` and keep the one that is best on the validation set.
         grid: the values to try.
+        distillation: what is learned from a teacher (`python -m bert_tf.distill`); None without one.
     """
 
     task: object
@@ -94,14 +97,16 @@ class FinetuneConfig:
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
     search: bool = False
     grid: GridConfig = dataclasses.field(default_factory=GridConfig)
+    distillation: TaskDistillation | None = None
 
     def check(self) -> Self:
         """Raises ConfigError for invalid settings, except those of a task that is not one of ours."""
         check_fields(self)
         if isinstance(self.task, TaskConfig):
             self.task.check()
-        for part in (self.data, self.train, self.grid):
-            part.check()
+        for part in (self.data, self.train, self.grid, self.distillation):
+            if part:
+                part.check()
         return self
 
 

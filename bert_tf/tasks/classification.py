@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from bert_tf.model.heads import build
 from bert_tf.tasks.benchmark import Benchmark, Confusion, ErrorAnalysis, analysis_of_choices, submission_writers
 from bert_tf.tasks.codec import strings
 from bert_tf.tasks.labels import Decision, LabelsCodec, LabelsState, LabelTask
-from bert_tf.tasks.objective import Objective, truncated_share
+from bert_tf.tasks.objective import Objective, SoftOutput, truncated_share, whole_examples
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
 _UNKNOWN = -1  # target of an evaluated example whose class the model does not have
@@ -48,6 +49,9 @@ class OneLabel(Decision):
         numbers = {label: number for number, label in enumerate(labels)}
         return tf.constant([numbers.get(label, _UNKNOWN) for (label,) in named], tf.int32)
 
+    def placeholder(self, labels: Sequence[str]) -> str:
+        return labels[0]
+
     def decide(self, logits: tf.Tensor, labels: Sequence[str]) -> Tensors:
         probabilities = tf.nn.softmax(logits)
         return {
@@ -70,6 +74,8 @@ class ClassificationObjective(Objective):
         state: its labels and class weights.
         truncates: whether texts may be truncated, so that their share is a metric.
     """
+
+    soft_outputs = types.MappingProxyType({"logits": SoftOutput()})
 
     def __init__(self, head: str, state: LabelsState, *, truncates: bool = True) -> None:
         self._head, self._state = head, state
@@ -96,6 +102,9 @@ class ClassificationObjective(Objective):
             "loss": (tf.reduce_sum(weights * loss), tf.reduce_sum(weights)),
             "accuracy": (tf.reduce_sum(right), tf.cast(tf.size(right), tf.float32)),
         } | shares
+
+    def answered(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return whole_examples(features)
 
 
 class _Measures(NamedTuple):

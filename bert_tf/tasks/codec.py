@@ -49,11 +49,13 @@ class Codec(abc.ABC):
         example_api: "classify" or "regress" if TF Serving's API of that name fits the task, else "".
         optional: names of the inputs that may be "", and that Examples may leave out.
         counted: as in `tasks.signatures.Served`.
+        compared_settings: fields of the config that a teacher must share with its student.
     """
 
     example_api: ClassVar[str] = ""
     optional: ClassVar[frozenset[str]] = frozenset()
     counted: ClassVar[Mapping[str, tuple[str, ...]]] = types.MappingProxyType({})
+    compared_settings: ClassVar[tuple[str, ...]] = ()
     config: TaskConfig
 
     def __init__(self, tokenizer: BaseTokenizer, config: Any, state: Any) -> None:
@@ -67,6 +69,11 @@ class Codec(abc.ABC):
     @property
     def joins(self) -> bool:
         """Whether examples of one document are read together."""
+        return False
+
+    @property
+    def compared_by_token(self) -> bool:
+        """Whether answers are about single tokens, so that a student and its teacher need the same tokenizer."""
         return False
 
     @functools.cached_property
@@ -91,6 +98,10 @@ class Codec(abc.ABC):
             sentences of a document, has one entry per group; `preprocess` and `aggregate_windows` then call each group
             an example.
         """
+
+    @abc.abstractmethod
+    def unlabelled(self, examples: list[Any]) -> list[Any]:
+        """Examples without labels with ones that mean nothing and are not learned, for `to_tensors`."""
 
     @abc.abstractmethod
     def preprocess(self, columns: Tensors) -> Tensors:

@@ -52,6 +52,9 @@ class IntentAndSlotsCodec(TaggingCodec):
             columns["labels"] = self._intent.targets(intents, self.state.intents)
         return columns
 
+    def unlabelled(self, examples: list[TaggedExample]) -> list[TaggedExample]:
+        return [example._replace(label=self.state.intents[0]) for example in super().unlabelled(examples)]
+
     def preprocess(self, columns: Tensors) -> Tensors:
         features = super().preprocess(columns)
         return features | {name: tf.gather(columns[name], features["row"]) for name in ("labels",) if name in columns}

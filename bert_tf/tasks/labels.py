@@ -78,6 +78,10 @@ class Decision(abc.ABC):
         """The targets [examples, ...], from the names of each example's labels."""
 
     @abc.abstractmethod
+    def placeholder(self, labels: Sequence[str]) -> Any:
+        """A label for `Codec.unlabelled`."""
+
+    @abc.abstractmethod
     def decide(self, logits: tf.Tensor, labels: Sequence[str]) -> Tensors:
         """The answers in graph code, `probabilities` float32 [examples, labels] among them, from such logits."""
 
@@ -129,6 +133,10 @@ class LabelsCodec(TextCodec):
 
     def targets(self, examples: list[TextExample]) -> tf.Tensor:
         return self.decision.targets(list(map(self.named, examples)), self.state.labels)
+
+    def unlabelled(self, examples: list[TextExample]) -> list[TextExample]:
+        label = self.decision.placeholder(self.state.labels)
+        return [example._replace(label=label) for example in examples]
 
     def postprocess(self, features: Tensors, outputs: Tensors) -> Tensors:
         return {"logits": outputs["logits"]}

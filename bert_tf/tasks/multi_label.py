@@ -1,5 +1,6 @@
 """Multi-label classification of a text or a pair of texts: each label is predicted independently."""
 
+import types
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample, Table
 from bert_tf.tasks.labels import Decision, LabelsCodec, LabelsState, LabelTask
-from bert_tf.tasks.objective import Objective, rows_of, truncated_share
+from bert_tf.tasks.objective import Objective, SoftOutput, rows_of, truncated_share, whole_examples
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 
@@ -38,6 +39,9 @@ class SeveralLabels(Decision):
 
     def targets(self, named: list[list[str]], labels: Sequence[str]) -> tf.Tensor:
         return tf.constant(marked(named, labels), tf.float32)
+
+    def placeholder(self, labels: Sequence[str]) -> tuple[str, ...]:
+        return ()
 
     def decide(self, logits: tf.Tensor, labels: Sequence[str]) -> Tensors:
         """`given` bool and `probabilities` float32 [examples, labels]."""
@@ -68,6 +72,7 @@ class MultiLabelObjective(Objective):
     """
 
     metric_names = ("truncated_share",)
+    soft_outputs = types.MappingProxyType({"logits": SoftOutput("sigmoid")})
 
     def __init__(self, state: LabelsState) -> None:
         self._state = state
@@ -85,6 +90,9 @@ class MultiLabelObjective(Objective):
             "loss": (tf.reduce_sum(tf.reduce_mean(loss, -1)), rows_of(features)),
             "truncated_share": truncated_share(features),
         }
+
+    def answered(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return whole_examples(features)
 
 
 class MultiLabelBenchmark(Benchmark[LabelsCodec]):

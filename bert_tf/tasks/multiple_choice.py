@@ -1,5 +1,6 @@
 """Multiple choice: which of several texts fits a context (paper, section 4.4)."""
 
+import types
 from collections.abc import Iterator, Sequence
 
 import keras
@@ -13,7 +14,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.tasks.benchmark import Benchmark, ErrorAnalysis, analysis_of_choices
 from bert_tf.tasks.codec import Codec, strings
-from bert_tf.tasks.objective import Objective, rows_of, truncated_share
+from bert_tf.tasks.objective import Objective, SoftOutput, rows_of, truncated_share
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text.packing import truncate
 from bert_tf.types import Array, Json, Metrics, Tensors
@@ -60,6 +61,9 @@ class ChoiceCodec(Codec):
         if labelled:
             columns["labels"] = tf.constant([example.label for example in examples], tf.int32)
         return columns
+
+    def unlabelled(self, examples: list[ChoiceExample]) -> list[ChoiceExample]:
+        return [example._replace(label=0) for example in examples]
 
     def preprocess(self, columns: Tensors) -> Tensors:
         choices = _ragged(columns["choices"])
@@ -128,6 +132,7 @@ class ChoiceObjective(Objective):
     """Cross-entropy over the choices."""
 
     metric_names = ("accuracy", "truncated_share")
+    soft_outputs = types.MappingProxyType({"logits": SoftOutput(over_parts=True)})
 
     def build(self, encoder: BertEncoder) -> keras.Model:
         return build(encoder, "multiple_choice")
@@ -145,6 +150,10 @@ class ChoiceObjective(Objective):
             "accuracy": (tf.reduce_sum(right), rows),
             "truncated_share": truncated_share(features),
         }
+
+    def answered(self, features: Tensors) -> dict[str, tf.Tensor]:
+        is_choice = features["is_choice"]
+        return {"logits": tf.where(is_choice, tf.range(tf.shape(is_choice)[1]), -1)}
 
 
 class ChoiceBenchmark(Benchmark[ChoiceCodec]):

@@ -12,6 +12,23 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.types import Tensors
 
 
+class SoftOutput(NamedTuple):
+    """An output of a model that a student can learn from its teacher.
+
+    Attributes:
+        kind: what the output is: "softmax" (logits of a distribution), "sigmoid" (of independent probabilities) or
+            "number".
+        weight: of its loss, relative to the other outputs.
+        over_parts: whether it is one distribution over the parts of an example, instead of something about each part.
+        read: function from the output to the logits or numbers that are compared.
+    """
+
+    kind: str = "softmax"
+    weight: float = 1.0
+    over_parts: bool = False
+    read: Callable[[tf.Tensor], tf.Tensor] = lambda output: output
+
+
 class Objective(abc.ABC):
     """Head, losses, their normalizers, and metrics as sums and weights.
 
@@ -21,6 +38,7 @@ class Objective(abc.ABC):
         metric_names: names of the other metrics that `loss_and_metrics` returns.
         totals: names of those among them that are sums over the data, such as a number of tokens, instead of means.
         histograms: name -> length of each array that `counts` returns, for TensorBoard.
+        soft_outputs: those outputs of the model that a student can learn from its teacher's, by name.
     """
 
     losses: tuple[str, ...] = ("loss",)
@@ -28,6 +46,7 @@ class Objective(abc.ABC):
     metric_names: tuple[str, ...] = ()
     totals: tuple[str, ...] = ()
     histograms: Mapping[str, int] = types.MappingProxyType({})
+    soft_outputs: Mapping[str, SoftOutput] = types.MappingProxyType({})
 
     @abc.abstractmethod
     def build(self, encoder: BertEncoder) -> keras.Model:
@@ -56,6 +75,16 @@ class Objective(abc.ABC):
         """
         return {}
 
+    def answered(self, features: Tensors) -> dict[str, tf.Tensor]:
+        """What each of the `soft_outputs` of a batch answers.
+
+        Returns:
+            name -> int32 [rows] or [rows, n]: the number of the word, choice or other part of its example that each
+            entry of the output is about, from 0; -1 for none. The output has this shape if it is `over_parts`, else one
+            dimension more.
+        """
+        raise NotImplementedError
+
 
 class Sum(Objective):
     """Several objectives on one encoder: the sum of their losses.
@@ -75,6 +104,7 @@ class Sum(Objective):
         self.metric_names = tuple(prefix + name for prefix, part in parts for name in part.metric_names)
         self.totals = tuple(prefix + name for prefix, part in parts for name in part.totals)
         self.histograms = {prefix + name: bins for prefix, part in parts for name, bins in part.histograms.items()}
+        self.soft_outputs = {prefix + name: one for prefix, part in parts for name, one in part.soft_outputs.items()}
 
     def build(self, encoder: BertEncoder) -> keras.Model:
         return self._build(encoder)
@@ -91,6 +121,9 @@ class Sum(Objective):
 
     def counts(self, features: Tensors) -> dict[str, tf.Tensor]:
         return {prefix + name: value for prefix, part in self._parts for name, value in part.counts(features).items()}
+
+    def answered(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return {prefix + name: one for prefix, part in self._parts for name, one in part.answered(features).items()}
 
 
 class Predictions(NamedTuple):
@@ -148,6 +181,11 @@ class PredictionObjective(Objective):
 def rows_of(features: Tensors) -> tf.Tensor:
     """float32 scalar: the number of labelled rows, the normalizer of a loss in which each counts as 1."""
     return tf.cast(tf.shape(features["labels"])[0], tf.float32)
+
+
+def whole_examples(features: Tensors) -> dict[str, tf.Tensor]:
+    """`Objective.answered` where the output "logits" is about the example as a whole."""
+    return {"logits": tf.zeros_like(features["row"], tf.int32)}
 
 
 def truncated_share(features: Tensors) -> tuple[tf.Tensor, tf.Tensor]:

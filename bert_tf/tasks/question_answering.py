@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import os
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -27,7 +28,7 @@ from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample
-from bert_tf.tasks.objective import Objective, truncated_share
+from bert_tf.tasks.objective import Objective, SoftOutput, truncated_share
 from bert_tf.tasks.question_codec import QuestionCodec, QuestionState, is_learned
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.types import Json, Metrics, Tensors, Writer
@@ -44,12 +45,16 @@ class QuestionObjective(Objective):
 
     Args:
         unanswerable: whether questions may have no answer.
+        max_length: tokens of a window.
     """
 
     metric_names = ("span_accuracy", "truncated_share")
+    soft_outputs = types.MappingProxyType(
+        dict.fromkeys(("start_logits", "end_logits"), SoftOutput(weight=0.5, over_parts=True))
+    )
 
-    def __init__(self, *, unanswerable: bool) -> None:
-        self._unanswerable = unanswerable
+    def __init__(self, *, unanswerable: bool, max_length: int) -> None:
+        self._unanswerable, self._max_length = unanswerable, max_length
 
     def build(self, encoder: BertEncoder) -> keras.Model:
         if self._unanswerable and encoder.config.attention == "causal":
@@ -77,6 +82,13 @@ class QuestionObjective(Objective):
             "span_accuracy": (tf.reduce_sum(tf.cast(right, tf.float32) * weight), counted),
             "truncated_share": truncated_share(features),
         }
+
+    def answered(self, features: Tensors) -> dict[str, tf.Tensor]:
+        """As in Objective; the parts are the tokens of all windows."""
+        mask = features["input_mask"]
+        first = tf.cast(features["window"], tf.int32) * self._max_length
+        tokens = tf.where(mask > 0, first[:, tf.newaxis] + tf.range(tf.shape(mask)[1]), -1)
+        return dict.fromkeys(self.soft_outputs, tokens)
 
 
 class QuestionBenchmark(Benchmark[QuestionCodec]):
@@ -164,7 +176,7 @@ class QuestionAnswering(FineTuningTask):
 
     def _parts(self, metrics: str) -> tuple[QuestionCodec, Objective, QuestionBenchmark]:
         codec = QuestionCodec(self.tokenizer, self.config, self.state)
-        objective = QuestionObjective(unanswerable=self.config.unanswerable)
+        objective = QuestionObjective(unanswerable=self.config.unanswerable, max_length=self.config.max_length)
         return codec, objective, QuestionBenchmark(codec, metrics)
 
     def _learn(self, examples: list[QuestionExample], labels: Labels | None) -> None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_tf.config import QuestionAnsweringConfig
 from bert_tf.errors import ConfigError
-from bert_tf.inputs.datasets.examples import QuestionExample
+from bert_tf.inputs.datasets.examples import Answer, QuestionExample
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.positions import MASKED_SCORE
 from bert_tf.tasks.codec import Codec, strings
@@ -41,6 +41,8 @@ class QuestionCodec(Codec):
     config: QuestionAnsweringConfig
     state: QuestionState
     windows = True
+    compared_by_token = True
+    compared_settings = ("max_length", "stride", "max_question_length")
     counted = types.MappingProxyType({
         "nbest_count": ("nbest_answers", "nbest_starts", "nbest_ends", "nbest_scores", "nbest_probabilities")
     })  # fmt: skip
@@ -65,6 +67,9 @@ class QuestionCodec(Codec):
             columns["answer"] = tf.constant([byte_span(example) for example in examples], tf.int32)
             columns["weight"] = tf.constant([is_learned(example) for example in examples], tf.float32)
         return columns
+
+    def unlabelled(self, examples: list[QuestionExample]) -> list[QuestionExample]:
+        return [example._replace(answers=(Answer("", 0),)) for example in examples]
 
     def preprocess(self, columns: Tensors) -> Tensors:
         tokenizer, config = self.tokenizer, self.config

@@ -20,7 +20,7 @@ from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample, submission_writers
-from bert_tf.tasks.objective import Objective, rows_of, truncated_share
+from bert_tf.tasks.objective import Objective, SoftOutput, rows_of, truncated_share, whole_examples
 from bert_tf.tasks.task import FineTuningTask, State
 from bert_tf.tasks.texts import TextCodec, write_table
 from bert_tf.text.base import BaseTokenizer
@@ -87,6 +87,9 @@ class RegressionCodec(TextCodec):
     def targets(self, examples: list[TextExample]) -> tf.Tensor:
         return tf.constant([number(example) for example in examples], tf.float32)
 
+    def unlabelled(self, examples: list[TextExample]) -> list[TextExample]:
+        return [example._replace(label=0.0) for example in examples]
+
     def preprocess(self, columns: Tensors) -> Tensors:
         if not self.apart:
             return super().preprocess(columns)
@@ -136,21 +139,26 @@ class RegressionObjective(Objective):
     Args:
         head: a key of `model.variables.HEADS`.
         state: of the task.
-        start: mean and standard deviation of the training examples' numbers, to initialize the head.
+        start: mean and standard deviation of the training examples' numbers, to initialize the head; also an attribute,
+            read by `build`.
     """
 
     metric_names = ("truncated_share",)
 
     def __init__(self, head: str, state: RegressionState, start: tuple[float, float]) -> None:
-        self._head, self._state, self._start = head, state, start
+        self._head, self._state, self.start = head, state, start
         self._apart = head == "cosine"
+        self.soft_outputs = {"logits": SoftOutput("number", read=self._numbers)}
+
+    def _numbers(self, logits: tf.Tensor) -> tf.Tensor:
+        return self._state.numbers(logits, apart=self._apart)[:, tf.newaxis]
 
     def build(self, encoder: BertEncoder) -> keras.Model:
         model = build(encoder, self._head, 1)
         if self._apart:
             return model
         # At usual learning rates the head would need thousands of updates to get from 0 to numbers around 100.
-        mean, deviation = self._start
+        mean, deviation = self.start
         layer = model.get_layer("classifier")
         layer.kernel.assign(layer.kernel * deviation)
         layer.bias.assign(layer.bias + mean)
@@ -165,6 +173,9 @@ class RegressionObjective(Objective):
             "loss": (tf.reduce_sum(tf.square(errors)), rows_of(features)),
             "truncated_share": truncated_share(features),
         }
+
+    def answered(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return whole_examples(features)
 
 
 def _with_paraphrases(gold: Array, predicted: Array) -> Metrics:

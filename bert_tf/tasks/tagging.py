@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+import types
 from collections.abc import Container, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
@@ -20,7 +21,7 @@ from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample, Table
-from bert_tf.tasks.objective import Objective
+from bert_tf.tasks.objective import Objective, SoftOutput
 from bert_tf.tasks.tagging_codec import TaggingCodec, TaggingState, words_without_pieces
 from bert_tf.tasks.tags import (
     are_entities,
@@ -56,6 +57,7 @@ class TaggingObjective(Objective):
     """
 
     metric_names = ("accuracy",)
+    soft_outputs = types.MappingProxyType({"logits": SoftOutput()})
 
     def __init__(self, head: str, config: Any, state: TaggingState) -> None:
         self._head, self._config, self._state = head, config, state
@@ -82,6 +84,9 @@ class TaggingObjective(Objective):
             "loss": (tf.reduce_sum(loss * has_target), words),
             "accuracy": (tf.reduce_sum(right * has_target), words),
         }
+
+    def answered(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return {"logits": features["word"] - 1}
 
 
 class TaggingBenchmark(Benchmark[TaggingCodec]):

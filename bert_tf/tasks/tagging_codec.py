@@ -77,6 +77,7 @@ class TaggingCodec(Codec):
     config: TagsConfig
     state: TaggingState
     windows = True
+    compared_settings = ("context",)
     counted = types.MappingProxyType({
         "word_count": ("word", "tag", "word_start", "word_end", "word_score"),
         "entity_count": _ENTITY,
@@ -154,6 +155,15 @@ class TaggingCodec(Codec):
             targets = tf.constant([numbers.get(tag, 0) for tag in tags], tf.int32)
             columns["targets"] = columns["word_starts"].with_values(targets)
         return columns
+
+    @property
+    def compared_by_token(self) -> bool:
+        return self.state.unit == "characters"
+
+    def unlabelled(self, examples: list[TaggedExample]) -> list[TaggedExample]:
+        """As in Codec; texts are split into words, so that other tokenizers find the same ones."""
+        examples = split_texts(self.tokenizer, self.state.unit, examples)
+        return [example._replace(tags=(self.state.labels[0],) * len(words_of(example))) for example in examples]
 
     def preprocess(self, columns: Tensors) -> Tensors:
         ids, is_first, features = match_words(self.tokenizer, self.state.unit, columns)

@@ -80,7 +80,7 @@ def evaluator(
     def evaluate() -> Metrics:
         totals = np.zeros([len(names), 2])
         with bar("evaluate", None, "batch", leave=False) as line:
-            for _, metrics in _computed(traced, batches, strategy):
+            for _, metrics in computed(traced, batches, strategy):
                 totals += metrics.numpy()
                 line.update()
         return means(objective, names, totals)
@@ -136,7 +136,7 @@ class DistributedPredictor:
         names, traced = self._names, self.trace(batches)
         rows, answered, totals = [], [], np.zeros([len(names), 2])
         with bar("evaluate" if names else "predict", None, "batch", leave=False) as line:
-            for features, (decoded, metrics) in _computed(traced, batches, self._strategy):
+            for features, (decoded, metrics) in computed(traced, batches, self._strategy):
                 rows.append(np.stack([features["row"], features["window"]], 1))
                 answered.append({name: value.numpy() for name, value in decoded.items()})
                 totals += metrics.numpy()
@@ -150,12 +150,14 @@ class DistributedPredictor:
 
 
 class Split:
-    """All labelled examples of a split; at least one.
+    """All examples of a split; at least one.
 
     Args:
         role: as for `Source.examples`.
+        labelled: whether they have labels; else `prepare` gives them ones that mean nothing.
 
     Attributes:
+        labelled: as given.
         where: the name of the examples.
         examples: in their order.
         read_report: examples that were skipped or repaired.
@@ -164,17 +166,20 @@ class Split:
 
     columns: Tensors
 
-    def __init__(self, source: Examples, role: str) -> None:
-        self.where, self.read_report = source.where(role), ReadReport()
-        self.examples = list(source.examples(self.read_report, role))
+    def __init__(self, source: Examples, role: str, *, labelled: bool = True) -> None:
+        self.labelled, self.where, self.read_report = labelled, source.where(role), ReadReport()
+        self.examples = list(source.examples(self.read_report, role, labelled=labelled, usable=True))
         if not self.examples:
             print_report(self.where, self.read_report)
             raise DataError(f"{self.where}: no examples left; expected at least one")
 
     def prepare(self, task: FineTuningTask) -> None:
         """Makes the columns; prints what was skipped, and what the task will repair or cannot use."""
+        if not self.labelled:
+            self.examples = task.codec.unlabelled(self.examples)
         self.columns = task.codec.to_tensors(self.examples, labelled=True)
-        task.check(self.examples, self.read_report)
+        if self.labelled:
+            task.check(self.examples, self.read_report)
         print_report(self.where, self.read_report)
 
 
@@ -249,7 +254,7 @@ def predictor(
     return predict
 
 
-def _computed(
+def computed(
     compute: Callable[[Tensors], Any], batches: tf.data.Dataset, strategy: tf.distribute.Strategy
 ) -> Iterator[tuple[Tensors, Any]]:
     """(features, compute(features)) of the parts of each batch, in order; `parallel_parts` are computed at once."""

@@ -155,7 +155,9 @@ class Examples(abc.ABC):
     def _read(self, read_report: ReadReport, role: str) -> Iterator[Any]:
         """Streams all examples of a role."""
 
-    def examples(self, read_report: ReadReport, role: str, *, labelled: bool = True) -> Iterator[Any]:
+    def examples(
+        self, read_report: ReadReport, role: str, *, labelled: bool = True, usable: bool = False
+    ) -> Iterator[Any]:
         """Streams the examples.
 
         Args:
@@ -163,19 +165,17 @@ class Examples(abc.ABC):
             role: one of `ROLES`, or the name of another part in the format or in TFDS.
             labelled: True for training and evaluation: every example must have a label, and examples with an empty
                 text are skipped and counted. False for prediction: all examples are yielded.
+            usable: whether to skip and count examples with an empty text, too, if they need no label.
 
         Yields:
             Examples of the task's class.
         """
         gold = self._kind.gold
         for example in self._read(read_report, role):
-            if not labelled:
-                yield example
-                continue
-            if getattr(example, gold) is None:
+            if labelled and getattr(example, gold) is None:
                 what = f"no {gold}, which training and evaluation need"
                 raise DataError(f"{example.location}: {what}; {self._add_label.format(gold)}")
-            if reason := self._kind.skip_reason(example):
+            if (labelled or usable) and (reason := self._kind.skip_reason(example)):
                 read_report.add(reason, example.location)
             else:
                 yield example

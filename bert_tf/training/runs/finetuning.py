@@ -21,6 +21,7 @@ from bert_tf.text.base import BaseTokenizer
 from bert_tf.training.evaluation import Evaluation, Split
 from bert_tf.training.phases import Input
 from bert_tf.training.reporter import SILENT, Reporter
+from bert_tf.training.runs.distillation import ANSWERS, Distillation
 from bert_tf.training.runs.runner import Runner, expect
 from bert_tf.training.state.run_manifest import differences
 from bert_tf.training.strategy import accelerator, is_chief
@@ -36,17 +37,23 @@ def finetune(
     *,
     accept_config_change: bool = False,
     like: Json | None = None,
+    teacher: str = "",
+    answers: str = "",
     reporter: Reporter = SILENT,
 ) -> Json:
-    """Fine-tunes a pre-trained encoder on labelled examples.
+    """Fine-tunes a pre-trained encoder on labelled examples, or has it learn from a teacher.
 
     Args:
         data: the folder that holds the files named in config.data; or the examples, and without those for validation
             nothing is evaluated.
-        init: checkpoint for `bert_tf.load`; a missing pooler is initialized randomly.
+        init: checkpoint for `bert_tf.load`; a missing pooler is initialized randomly. "" for a new encoder, that of
+            config.distillation.
         model_dir, strategy, accept_config_change: as in `pretraining.pretrain`.
         like: results of a run with which this one will be compared: requires the same inputs, and computes in the same
             number format.
+        teacher: model that was fine-tuned for the task, in any format that `bert_tf.load` reads; only and always with
+            config.distillation.
+        answers: folder for the teacher's answers, unless config.distillation names one; "" for one in model_dir.
         reporter: gets the curves and the last evaluation.
 
     Returns:
@@ -64,10 +71,13 @@ def finetune(
     kind = task_of(config.task)
     task_config: Any = config.task  # of the class kind.Config
     task_config.check()
-    splits = {role: Split(source, role) for role in source.roles}
+    distillation = _distillation(config, teacher)
+    splits = distillation.read(source) if distillation else {role: Split(source, role) for role in source.roles}
     inputs: Json = {role: source.identity(role) for role in source.roles}
+    if distillation:
+        inputs |= distillation.identities(source)
     runner = Runner(
-        "finetune",
+        "distill" if distillation else "finetune",
         config,
         model_dir,
         strategy,
@@ -78,19 +88,27 @@ def finetune(
         data_dir=data if isinstance(data, str) else "",
         init=init,
     )
+    if distillation:
+        runner.record["teacher"] = teacher
     keras.utils.set_random_seed(config.train.seed)  # of a pooler that the checkpoint lacks
     with strategy.scope():
-        encoder, tokenizer, inputs["init"] = _load(config, init, runner.dtype)
+        encoder, tokenizer, inputs["init"] = _load(config, init, distillation, runner.dtype)
     limit = encoder.config.max_position_embeddings
     if task_config.max_length > limit:
         raise ConfigError(f"task.max_length is {task_config.max_length}; it must be at most the model's {limit}")
-    task = kind.learn(tokenizer, task_config, config.data, splits["train"].examples, source.labels())
+    if distillation:
+        distillation.check(encoder)
+        task = distillation.learn(tokenizer, task_config, config.data, splits["train"], source.labels())
+    else:
+        task = kind.learn(tokenizer, task_config, config.data, splits["train"].examples, source.labels())
     for split in splits.values():  # before training, so that an unknown label in the validation set is reported at once
         split.prepare(task)
     # The same files may be read or repaired differently by another version.
     inputs["examples"] = {role: tensors_identity(split.columns) for role, split in splits.items()}
     _check_inputs(inputs, like)
     columns, validation = splits["train"].columns, splits.get("validation")
+    if distillation:
+        columns = distillation.columns(splits)
     batch_size = config.train.batch_size
     steps_per_epoch = math.ceil(task.codec.rows.count(columns) / batch_size)
     total_steps = config.train.steps or math.ceil(steps_per_epoch * config.train.epochs)
@@ -100,7 +118,12 @@ def finetune(
 
     def epoch_batches(epoch: tf.Tensor | int) -> tf.data.Dataset:
         seed = tf.stack([tf.constant(config.train.seed, tf.int64), epoch])
-        return task.codec.rows.batches(columns, batch_size, seed=seed, few_lengths=few_lengths)
+        batches = task.codec.rows.batches(columns, batch_size, seed=seed, few_lengths=few_lengths)
+        return distillation.batches(batches) if distillation else batches
+
+    def prepare() -> None:
+        if distillation:
+            distillation.prepare(task, splits, answers or os.path.join(model_dir, ANSWERS), strategy)
 
     evaluation: Evaluation | None = None
 
@@ -127,19 +150,22 @@ def finetune(
         }
         if evaluation.predictions is None or results["final"]["step"] != results["steps"]:
             evaluation()  # with the weights that will be saved
+        if distillation:
+            results["teacher_results"] = distillation.results(evaluation.split, batch_size, strategy)
 
     def report(results: Json) -> None:
         if evaluation:
             reporter.evaluation(model_dir, evaluation, results["final"])
 
     return runner.fit(
-        task,
+        distillation.trained(task, splits) if distillation else task,
         lambda: encoder,
         total_steps,
         [Input(epoch_batches)],
         evaluations,
         config.train.evaluate_every or steps_per_epoch,
         evaluate_first=False,  # an untrained head guesses, and the baseline has the metrics of guessing
+        prepare=prepare if distillation else None,
         meanwhile=meanwhile,
         finish=finish,
         report=report,
@@ -155,10 +181,28 @@ def source_of(config: FinetuneConfig, data_dir: str) -> Source:
     return source
 
 
-def _load(config: FinetuneConfig, init: str, dtype: str | None = None) -> tuple[BertEncoder, BaseTokenizer, Json]:
-    """The pre-trained encoder, its tokenizer and the identity of the checkpoint."""
+def _distillation(config: FinetuneConfig, teacher: str) -> Distillation | None:
+    """The teacher of the run, if it has one."""
+    if not config.distillation:
+        return None
+    if not teacher:
+        raise ConfigError("distillation is set, but there is no teacher; use python -m bert_tf.distill --teacher=DIR")
+    return Distillation(config, teacher)
+
+
+def _load(
+    config: FinetuneConfig, init: str, distillation: Distillation | None, dtype: str | None = None
+) -> tuple[BertEncoder, BaseTokenizer, Json]:
+    """The pre-trained encoder, its tokenizer and the identity of the checkpoint; or those of a new student."""
     task_config: Any = config.task
     needs_pooler = task_of(task_config).head(to_dict(task_config)) in ON_POOLED
+    if distillation and not init:
+        return distillation.new_student(needs_pooler, dtype)
+    if config.distillation and config.distillation.student:
+        raise ConfigError(
+            f"--init names the student {init}, and distillation.student is the architecture of a new one; leave one of "
+            "them out"
+        )
     encoder, tokenizer = load(init, pooler=needs_pooler or None, dtype=dtype)
     if tokenizer is None:
         raise DataError(f"{init}: no vocabulary to tokenize text with; expected a checkpoint with its tokenizer")
@@ -171,9 +215,13 @@ def _load(config: FinetuneConfig, init: str, dtype: str | None = None) -> tuple[
     return encoder, tokenizer, identity
 
 
-def check_init(config: FinetuneConfig, init: str, like: Json) -> None:
-    """Raises ConfigError unless the run with the results `like` started from the same checkpoint."""
-    _check_inputs(like["inputs"] | {"init": _load(config, init)[2]}, like)
+def check_init(config: FinetuneConfig, init: str, teacher: str, like: Json) -> None:
+    """Raises ConfigError unless the run with the results `like` had the same checkpoint and the same teacher."""
+    distillation = _distillation(config, teacher)
+    inputs = {"init": _load(config, init, distillation)[2]}
+    if distillation:
+        inputs["teacher"] = distillation.teacher.identity
+    _check_inputs(like["inputs"] | inputs, like)
 
 
 def _check_inputs(inputs: Json, like: Json | None) -> None:

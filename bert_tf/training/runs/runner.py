@@ -84,7 +84,7 @@ class Runner:
     """Runs training: claims the directory, trains, saves the model, writes results.json.
 
     Args:
-        program: "pretrain" or "finetune".
+        program: "pretrain", "finetune" or "distill".
         config: the whole config of the program.
         model_dir, strategy, accept_config_change: as in `pretrain`.
         inputs: JSON-ready identity of the inputs; entries may be added until `fit` is called.
@@ -225,6 +225,7 @@ class Runner:
         evaluate_every: int,
         *,
         evaluate_first: bool = True,
+        prepare: Callable[[], None] | None = None,
         meanwhile: Callable[[], None] | None = None,
         finish: Callable[[Json], None] = lambda results: None,
         report: Callable[[Json], None] = lambda results: None,
@@ -237,6 +238,7 @@ class Runner:
             inputs: one per phase, without `evaluate`.
             evaluations: returns the `evaluate` of each phase for the model.
             evaluate_every, evaluate_first, meanwhile: as in `Trainer.run`.
+            prepare: called when the directory belongs to this run, before the model is built; may write files into it.
             finish: called with the results when the model has the weights that will be saved; may add to the results.
             report: called by the chief with the results after the model is saved, so that a failing report does not
                 lose the model.
@@ -250,6 +252,10 @@ class Runner:
         chief = is_chief(self.strategy)  # only one of several workers that share the directory
         with locked(self.model_dir) if chief else contextlib.nullcontext():
             record = RunManifest(self.model_dir, self.record, self.accept_config_change) if chief else None
+            if prepare:
+                if record:
+                    record.claim()
+                prepare()
             trainer, encoder = self._trainer(task, make_encoder, total_steps)
             model = trainer.model
             inputs = [

@@ -21,6 +21,7 @@ from bert_tf.progress import log
 from bert_tf.text.kinds import FILES as VOCABULARIES
 from bert_tf.training.reporter import CURVES, PAGE, SILENT, Reporter
 from bert_tf.training.runs import finetuning
+from bert_tf.training.runs.distillation import ANSWERS
 from bert_tf.training.runs.runner import DivergedError, expect, isolated_session, results_of
 from bert_tf.training.state.run_manifest import RunManifest
 from bert_tf.training.strategy import is_chief
@@ -58,6 +59,7 @@ def finetune(
     strategy: tf.distribute.Strategy,
     *,
     accept_config_change: bool = False,
+    teacher: str = "",
     reporter: Reporter = SILENT,
 ) -> Json:
     """Fine-tunes once, or several times as `train.seeds` and `search` specify.
@@ -67,7 +69,7 @@ def finetune(
     validation set. The same command resumes an interrupted run, and repeats no finished run.
 
     Args:
-        data_dir, init, model_dir, strategy, accept_config_change: as in `finetuning.finetune`.
+        data_dir, init, model_dir, strategy, accept_config_change, teacher: as in `finetuning.finetune`.
         reporter: gets the curves and the last evaluation of each run, and the summary of several.
 
     Returns:
@@ -82,16 +84,25 @@ def finetune(
         raise ConfigError("grid is set, but search is off; add --config.search, or leave grid out")
     if config.train.seeds == 1 and not config.search:
         return finetuning.finetune(
-            config, data_dir, init, model_dir, strategy, accept_config_change=accept_config_change, reporter=reporter
+            config,
+            data_dir,
+            init,
+            model_dir,
+            strategy,
+            accept_config_change=accept_config_change,
+            teacher=teacher,
+            reporter=reporter,
         )
     trials, chief = trials_of(config), is_chief(strategy)
     source = finetuning.source_of(config, data_dir)
     run: Json = {"program": "finetune", "data_dir": data_dir, "init": init, "config": to_dict(config)}
+    if teacher:
+        run |= {"program": "distill", "teacher": teacher}
     run["inputs"] = {role: source.identity(role) for role in ("train", "validation")}
     folders = {trial.name: os.path.join(model_dir, trial.name) for trial in trials}
     results = {name: results_of(folder, *_NEEDED) for name, folder in folders.items()}
     if all(results.values()):  # else the next run compares it
-        finetuning.check_init(config, init, results[trials[0].name])
+        finetuning.check_init(config, init, teacher, results[trials[0].name])
     with locked(model_dir) if chief else contextlib.nullcontext():
         if chief:
             record = RunManifest(model_dir, run, accept_config_change)
@@ -112,6 +123,8 @@ def finetune(
                             strategy,
                             accept_config_change=accept_config_change,
                             like=first,
+                            teacher=teacher,
+                            answers=os.path.join(model_dir, ANSWERS) if teacher else "",
                             reporter=reporter,
                         )
                 except DivergedError as error:

@@ -21,6 +21,7 @@ RESUMABLE_FIELDS = {
     # Paths: the contents of the files are compared instead, in `inputs`.
     "data_dir": "a path",
     "init": "a path",
+    "teacher": "a path",
     "config.input": "a path",
     "config.validation": "a path",
     "config.data.languages": "paths; their names are compared in `inputs`",
@@ -28,6 +29,8 @@ RESUMABLE_FIELDS = {
     "config.data.train": "a path",
     "config.data.validation": "a path",
     "config.data.test": "a path",
+    "config.distillation.texts": "a path",
+    "config.distillation.answers": "a path",
     # When metrics are logged and state is saved; steps_per_call groups updates, each of which is computed by itself.
     "config.train.steps_per_call": "grouping",
     "config.train.log_every": "grouping of the curves",
@@ -117,6 +120,11 @@ class RunManifest:
             check_output(os.path.join(directory, name))
         for name in ("checkpoints", "tensorboard"):
             check_output(os.path.join(directory, name), directory=True)
+
+    def claim(self) -> None:
+        """Writes run.json if there is none: before other files than a run's, which would be another owner's."""
+        if not os.path.exists(self._path):
+            self.write(0)
 
     def write(self, step: int) -> None:
         """Writes run.json again once it is certain that the run can resume from `step`, with the changes at this step.

@@ -100,7 +100,7 @@ def search(tmp_path, tables, monkeypatch):
     def start(accuracies, config=None, **arguments):
         ran, inputs = [], {"train": "content"}
 
-        def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change, like, reporter):
+        def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change, like, reporter, **_):
             accuracy = accuracies[config.train.seed]
             ran.append(config.train.seed)
             folder = tmp_path / model_dir
@@ -118,7 +118,9 @@ def search(tmp_path, tables, monkeypatch):
             return results
 
         monkeypatch.setattr(finetuning, "finetune", finetune)
-        monkeypatch.setattr(finetuning, "check_init", lambda config, init, like: None)  # the checkpoint does not exist
+        monkeypatch.setattr(
+            finetuning, "check_init", lambda config, init, teacher, like: None
+        )  # the checkpoint does not exist
         model = str(tmp_path / "model")
         arguments |= {"reporter": FileReporter()}
         return sweep.finetune(config or changed(seeds=4), str(tables), "init", model, STRATEGY, **arguments), ran

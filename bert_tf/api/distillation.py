@@ -1,0 +1,102 @@
+"""`bert_tf.distill`: a small model that learns from the answers of a large one."""
+
+import os
+import tempfile
+from typing import Any, TypeVar
+
+from bert_tf.api import task_models
+from bert_tf.api.base import FineTuned, absolute
+from bert_tf.api.plain_values import Values
+from bert_tf.checkpoints import open_with_warnings
+from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.config import BertConfig, TaskDistillation
+from bert_tf.config.values import fitting, shown
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.tasks import TASKS
+from bert_tf.training.runs.distillation import TEXTS
+from bert_tf.types import StrPath
+
+_Teacher = TypeVar("_Teacher", bound=FineTuned)
+
+
+def distill(
+    teacher: _Teacher | StrPath,
+    student: BertConfig | StrPath,
+    texts: Values = None,
+    *,
+    labelled_data: Any = None,
+    validation_data: Any = None,
+    temperature: float = TaskDistillation.temperature,
+    weight: float = TaskDistillation.weight,
+    epochs: float = 3.0,
+    batch_size: int = 32,
+    learning_rate: float = 5e-5,
+    directory: StrPath | None = None,
+    verbose: bool | int = True,
+    **train: Any,
+) -> _Teacher:
+    """Trains a student on a teacher's answers, as `python -m bert_tf.distill` does.
+
+    Args:
+        teacher: a fine-tuned model, such as a `TextClassifier`, or its path.
+        student: path of a pre-trained model to start from, in any format that `bert_tf.load` reads; or the architecture
+            of a new one, which gets the teacher's tokenizer (vocab_size 0: as large as the teacher's).
+        texts: inputs without labels, as the teacher's `predict` takes them.
+        labelled_data: (x, y), or what `x` alone can be in `fit`; their labels are learned, too.
+        validation_data: the same, evaluated after every epoch.
+        temperature, weight: as in `bert_tf.config.TaskDistillation`; without `labelled_data` the weight is 1.
+        epochs, batch_size, learning_rate, directory, verbose, **train: as for `TextClassifier.fit`.
+
+    Returns:
+        The student, a model of the teacher's class with its settings and labels.
+
+    Examples:
+        >>> teacher = bert_tf.TextClassifier.from_pretrained("reviews-model")
+        >>> tiny = bert_tf.BertConfig.from_name("tiny", vocab_size=0)
+        >>> student = bert_tf.distill(teacher, tiny, ["A film to remember.", "Two lost hours."], epochs=1)
+        >>> student.predict(["A quiet, moving film."])
+        [{'label': ..., 'probabilities': {'negative': ..., 'positive': ...}}]
+    """
+    fitting(verbose, bool | int, "verbose")
+    teacher = teacher if isinstance(teacher, FineTuned) else _opened(teacher)
+    if texts is None and labelled_data is None:
+        raise ConfigError("there is nothing to learn from; give texts, labelled_data or both")
+    if labelled_data is None:
+        weight = 1.0
+    settings = TaskDistillation(temperature, weight)
+    path = ""
+    if isinstance(student, BertConfig):
+        settings.student = student
+        checkpoint = Checkpoint(student, {}, tokenizer=teacher.tokenizer)
+    elif isinstance(student, str | os.PathLike):
+        path = absolute(student)
+        checkpoint = open_with_warnings(path)
+    else:
+        raise ConfigError(f"student is {shown(student)}; expected a path or a BertConfig")
+    model = type(teacher)(path, checkpoint, "float32", {})
+    model._config = teacher.task.config
+    given = {}
+    if labelled_data is not None:
+        given["train"] = model._both(labelled_data, "labelled x")
+    if texts is not None:
+        given[TEXTS if given else "train"] = model._unlabelled(texts, "texts")
+        if not all(given.values()):
+            raise DataError("texts is empty; expected at least one text")
+    if validation_data is not None:
+        given["validation"] = model._both(validation_data, "validation x")
+    train |= {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    with tempfile.TemporaryDirectory() as folder:
+        teacher.save(folder)  # also what `fit` has made of it
+        model._train(given, train, directory, bool(verbose), settings, folder)
+    return model
+
+
+def _opened(path: StrPath) -> Any:
+    """The model of a path, of the class for its task."""
+    task = open_with_warnings(absolute(path)).task
+    kind = TASKS.get(task["name"]) if task else None
+    models = [one for one in vars(task_models).values() if isinstance(one, type) and issubclass(one, FineTuned)]
+    found = next((one for one in models if getattr(one, "_kind", None) is kind and kind), None)
+    if found is None:
+        raise DataError(f"{os.fspath(path)}: not fine-tuned; expected a teacher that knows a task")
+    return found.from_pretrained(path)
