@@ -6,6 +6,7 @@ from bert_tf.app import run
 from bert_tf.checkpoints import adapt, conversion
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import check_output
+from bert_tf.inputs.corpus.readers import find_files
 
 _INPUT = flags.DEFINE_string(
     "input", None, "Checkpoint in any format that bert_tf.load reads, or hf://OWNER/NAME.", required=True
@@ -13,6 +14,17 @@ _INPUT = flags.DEFINE_string(
 _FORMAT = flags.DEFINE_enum("format", None, list(conversion.WRITERS), "Format to write.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "Directory to write; it must not exist.", required=True)
 _DTYPE = flags.DEFINE_enum("dtype", None, adapt.DTYPES, "Number format of the weights; unchanged by default.")
+_TRIM_VOCAB = flags.DEFINE_string(
+    "trim_vocab",
+    None,
+    "Keep only the pieces that these texts use: text files, plain or .gz, one text per line; names or glob patterns, "
+    "separated by commas.",
+)
+_KEEP_CHARACTERS = flags.DEFINE_bool(
+    "keep_characters",
+    True,
+    "With --trim_vocab, keep also all pieces that are one character, so that other texts get no new unknown tokens.",
+)
 _ADD_TOKENS = flags.DEFINE_string("add_tokens", None, "File with wordpieces to add to the vocabulary, one per line.")
 _POSITIONS = flags.DEFINE_integer(
     "max_position_embeddings",
@@ -33,11 +45,15 @@ _VERIFY = flags.DEFINE_bool(
 
 def main(_: list[str]) -> None:
     check_output(_OUTPUT.value, directory=True, new=True)
+    if _KEEP_CHARACTERS.present and _TRIM_VOCAB.value is None:
+        raise ConfigError("--keep_characters has no effect without --trim_vocab; add --trim_vocab=CORPUS")
     report = conversion.convert(
         _INPUT.value,
         _FORMAT.value,
         _OUTPUT.value,
         dtype=_DTYPE.value,
+        trim_vocab=find_files(_TRIM_VOCAB.value.split(",")) if _TRIM_VOCAB.value is not None else (),
+        keep_characters=_KEEP_CHARACTERS.value,
         add_pieces=_pieces(_ADD_TOKENS.value) if _ADD_TOKENS.value else (),
         max_position_embeddings=_POSITIONS.value,
         allow_pickle=_ALLOW_PICKLE.value,

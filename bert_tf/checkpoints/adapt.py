@@ -1,19 +1,26 @@
-"""Changes to a checkpoint during conversion: another dtype, more vocabulary pieces, more positions."""
+"""Changes to a checkpoint during conversion: another dtype, more or fewer vocabulary pieces, more positions."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, as_dtype
+from bert_tf.checkpoints.tokenizer_files.files import real_pieces
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.text import Tokenizer
+from bert_tf.text import BaseTokenizer, Tokenizer
 from bert_tf.text.vocabulary import check_vocabulary
-from bert_tf.types import Array
+from bert_tf.types import Array, Json
 
 DTYPES = ("float32", "float16", "bfloat16")
+
+# The variables with a row for each piece.
+_OF_PIECES = ("embeddings/word_embeddings", "masked_lm/bias")
+# Of a corpus, every 20th text is held out to estimate what trimming loses, up to a number that fits in memory.
+_EVERY, _MOST_HELD_OUT, _BATCH = 20, 10_000, 4000
 
 _MakeRows: TypeAlias = Callable[[Array, int], Array]  # (table, number of new rows) -> the new rows
 
@@ -43,8 +50,9 @@ def add_pieces(checkpoint: Checkpoint, pieces: Sequence[str]) -> Checkpoint:
         raise DataError(f"the vocabulary already has {twice[0]!r}; remove it from the pieces to add")
     check_vocabulary([*old, *pieces], "the vocabulary with the new pieces")
     count = len(pieces)
-    changed = _with_rows(checkpoint, "embeddings/word_embeddings", count, _mean)
-    changed = _with_rows(changed, "masked_lm/bias", count, _mean)
+    changed = checkpoint
+    for path in _OF_PIECES:
+        changed = _with_rows(changed, path, count, _mean)
     config = dataclasses.replace(checkpoint.config, vocab_size=len(old) + count)
     warnings = [
         f"vocabulary: {count} added (ids {len(old)} to {len(old) + count - 1}), each with the mean of the {len(old)} "
@@ -61,6 +69,112 @@ def add_pieces(checkpoint: Checkpoint, pieces: Sequence[str]) -> Checkpoint:
             f"the tokenizer never produces these, as it lower-cases text or splits it at punctuation first: "
             f"{' '.join(unseen[:10])}"
         )
+    return result
+
+
+def trim_vocabulary(
+    checkpoint: Checkpoint, texts: Iterable[str | bytes], characters: bool = True
+) -> tuple[Checkpoint, Json]:
+    """Removes the pieces that no text uses, with their word embeddings and masked-LM biases.
+
+    The tokens of these texts stay the same (see `BaseTokenizer.needed_pieces`); their ids become smaller. What other
+    texts lose is estimated from every 20th text, which is tokenized with the pieces of the others.
+
+    Args:
+        checkpoint: with a tokenizer.
+        texts: a sample of the texts that the model is for; read once, and not kept in memory.
+        characters: also keep each piece that is one character, so that other texts get no new unknown tokens.
+
+    Returns:
+        The checkpoint, and a report, JSON-ready: texts, the number of them; pieces and weights, [before, after];
+        pieces_used, the number of pieces that the texts use; held_out, of every 20th text: their number, texts, and
+        tokens, changed, how many of the tokens are others now, and unknown, unknown tokens [before, after]; None for
+        fewer than 20 texts.
+
+    Raises:
+        DataError: the checkpoint has no tokenizer, or the texts have no tokens.
+    """
+    tokenizer = checkpoint.tokenizer_of_text("the model")
+    count, used, held_out = 0, set[int](), list[str | bytes]()
+    iterator = iter(texts)
+    while batch := list(itertools.islice(iterator, _BATCH)):
+        count += len(batch)
+        if len(held_out) < _MOST_HELD_OUT:
+            held_out += batch[_EVERY - 1 :: _EVERY]
+            del batch[_EVERY - 1 :: _EVERY]
+        used |= tokenizer.pieces_of(batch)
+    all_used = used | (tokenizer.pieces_of(held_out) if held_out else set())
+    if not all_used - set(tokenizer.special_ids):
+        raise DataError(f"none of the {count:,} texts has a piece of the vocabulary; expected texts of its language")
+    ids, trimmed = _subset(tokenizer, all_used, characters)
+    config = dataclasses.replace(checkpoint.config, vocab_size=len(ids))
+    changed = dataclasses.replace(
+        _chosen_rows(checkpoint, ids), config=config, tokenizer=trimmed, source_metadata=_renumbered(checkpoint, ids)
+    )
+    report: Json = {
+        "texts": count,
+        "pieces_used": len(all_used),
+        "pieces": [checkpoint.config.vocab_size, len(ids)],
+        "weights": [sum(tensor.size for tensor in one.tensors.values()) for one in (checkpoint, changed)],
+        "held_out": _loss(held_out, tokenizer, *_subset(tokenizer, used, characters)) if held_out else None,
+    }
+    return changed, report
+
+
+def _subset(tokenizer: BaseTokenizer, used: Iterable[int], characters: bool) -> tuple[list[int], BaseTokenizer]:
+    """The ids of the pieces to keep, ascending, and the tokenizer of these."""
+    real = len(real_pieces(tokenizer.vocab))
+    ids = sorted(number for number in tokenizer.needed_pieces(used, characters) if number < real)
+    return ids, tokenizer.subset(ids)
+
+
+def _loss(texts: Sequence[str | bytes], before: BaseTokenizer, ids: Sequence[int], after: BaseTokenizer) -> Json:
+    """How the tokens of texts differ between a tokenizer and the one of its pieces `ids`; see `trim_vocabulary`."""
+    tokens = []
+    for tokenizer, numbers in ((before, np.arange(before.vocab_size)), (after, np.asarray(ids))):
+        pieces, starts, ends = tokenizer.tokenize_with_offsets(list(texts))
+        columns = numbers[pieces.values], pieces.value_rowids().numpy(), starts.values.numpy(), ends.values.numpy()
+        tokens.append(list(zip(*(column.tolist() for column in columns), strict=True)))
+    same = set(tokens[1])
+    return {
+        "texts": len(texts),
+        "tokens": len(tokens[0]),
+        "changed": sum(token not in same for token in tokens[0]),
+        "unknown": [sum(token[0] == before.unk_id for token in one) for one in tokens],
+    }
+
+
+def _chosen_rows(checkpoint: Checkpoint, ids: Sequence[int]) -> Checkpoint:
+    """Only these rows of the variables with a row for each piece, and of their Adam slots."""
+
+    def chosen(tensors: dict[str, Tensor], paths: Iterable[str]) -> dict[str, Tensor]:
+        return tensors | {
+            path: tensors[path].mapped(
+                lambda table: table[ids],
+                shape=(len(ids), *tensors[path].shape[1:]),
+                source=f"{tensors[path].source}, {len(ids)} of {tensors[path].shape[0]} rows",
+            )
+            for path in paths
+            if path in tensors
+        }
+
+    slots = chosen(checkpoint.slots, [f"{path}/{slot}" for path in _OF_PIECES for slot in "mv"])
+    return dataclasses.replace(checkpoint, tensors=chosen(checkpoint.tensors, _OF_PIECES), slots=slots)
+
+
+def _renumbered(checkpoint: Checkpoint, ids: Sequence[int]) -> Json:
+    """`source_metadata` with the new ids of special tokens, and without the list of added tokens by their old ids."""
+    numbers = {old: new for new, old in enumerate(ids)}
+    result = dict(checkpoint.source_metadata)
+    if "config" in result:
+        result["config"] = {
+            name: numbers.get(value) if name.endswith("_token_id") and isinstance(value, int) else value
+            for name, value in result["config"].items()
+        }
+    if "tokenizer_config" in result:
+        result["tokenizer_config"] = {
+            name: value for name, value in result["tokenizer_config"].items() if name != "added_tokens_decoder"
+        }
     return result
 
 

@@ -1,10 +1,11 @@
 """Conversion of a checkpoint to another format: open, adapt, write, verify, report."""
 
 import collections
+import itertools
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from bert_tf.checkpoints.verification import compare
 from bert_tf.checkpoints.weight_map import first_names
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import replacing_directory, require_space, write_json
+from bert_tf.inputs.corpus.readers import check_text_files
+from bert_tf.text.learning import read_lines
 from bert_tf.types import Json
 
 WRITERS: dict[str, WritableFormat] = {format.FORMAT: format for format in (directory, google, huggingface)}
@@ -25,6 +28,8 @@ def convert(
     output: str,
     *,
     dtype: str | None = None,
+    trim_vocab: Sequence[str] = (),
+    keep_characters: bool = True,
     add_pieces: Iterable[str] = (),
     max_position_embeddings: int | None = None,
     allow_pickle: bool = False,
@@ -37,6 +42,8 @@ def convert(
         format: "bert_tf", "google" or "huggingface".
         output: a directory that must not exist yet; it appears under its name only when the conversion has succeeded.
         dtype: a name in `adapt.DTYPES` to cast the weights to; None keeps the dtype of each tensor.
+        trim_vocab: text files, plain or .gz, one text per line: keep only the pieces that they use.
+        keep_characters: with `trim_vocab`, keep also all pieces that are one character (see `adapt.trim_vocabulary`).
         add_pieces: pieces to append to the vocabulary.
         max_position_embeddings: longest input of the result; None for the source's.
         allow_pickle: see `bert_tf.load`.
@@ -45,7 +52,8 @@ def convert(
     Returns:
         The report, which is also written as conversion.json beside the model: source, output and format; model, the
         name of the task ("encoder" without a head) and the sizes; tensors, a list of {"name", "shape", "dtype", "from",
-        "to"}: our variable, and its names in source and output; unused_tensors, the tensors and settings that are not
+        "to"}: our variable, and its names in source and output; vocabulary, the report of `adapt.trim_vocabulary`, or
+        None; unused_tensors, the tensors and settings that are not
         in the output, each with the reason; warnings: guesses, made-up values and changes; verification, the result of
         `verification.compare` or None.
     """
@@ -55,6 +63,12 @@ def convert(
     checkpoint = open_checkpoint(path, allow_pickle=allow_pickle)
     if checkpoint.no_head:
         raise DataError(checkpoint.no_head)
+    vocabulary = None
+    if trim_vocab:
+        checkpoint.tokenizer_of_text(path)
+        check_text_files(trim_vocab)
+        lines = itertools.chain.from_iterable(map(read_lines, trim_vocab))
+        checkpoint, vocabulary = adapt.trim_vocabulary(checkpoint, lines, keep_characters)
     if add_pieces:
         checkpoint = adapt.add_pieces(checkpoint, list(add_pieces))
     if max_position_embeddings is not None:
@@ -85,6 +99,7 @@ def convert(
                 "step": checkpoint.step,
             },
             "tensors": rows,
+            "vocabulary": vocabulary,
             "unused_tensors": dict(sorted(checkpoint.unused_tensors.items())),
             "warnings": checkpoint.warnings,
             "verification": compare(path, temporary, allow_pickle=allow_pickle) if verify else None,
@@ -110,6 +125,8 @@ def text(report: Json) -> str:
             names_of[why][re.sub(r"(layers?[._])\d+(?=[./])", r"\1*", name)] = None
         shown = {why: first_names(list(names), ", listed in conversion.json") for why, names in names_of.items()}
         lines += ["Not used:", *(f"  {names}: {why}" for why, names in shown.items()), ""]
+    if report["vocabulary"]:
+        lines += [*_trimmed(report["vocabulary"]), ""]
     if report["warnings"]:
         lines += ["Warnings:", *(f"  {note}" for note in report["warnings"]), ""]
     if report["verification"]:
@@ -117,6 +134,22 @@ def text(report: Json) -> str:
     size = sum(math.prod(row["shape"]) * np.dtype(row["dtype"]).itemsize for row in report["tensors"])
     lines.append(f"{report['output']}: {report['format']}, {len(report['tensors'])} tensors, {size / 1e6:,.1f} MB")
     return "\n".join(lines)
+
+
+def _trimmed(vocabulary: Json) -> list[str]:
+    (before, after), (weights, fewer), held_out = (vocabulary[name] for name in ("pieces", "weights", "held_out"))
+    lines = [
+        f"Vocabulary: {after:,} of {before:,} pieces kept; {vocabulary['texts']:,} texts use "
+        f"{vocabulary['pieces_used']:,}, and their tokens stay the same; {weights:,} weights before, {fewer:,} now"
+    ]
+    if held_out:
+        unknown = " before, ".join(f"{number:,}" for number in held_out["unknown"])
+        lines.append(
+            f"  other texts, estimated by trimming without every 20th text: {held_out['changed']:,} of "
+            f"{held_out['tokens']:,} tokens change ({held_out['changed'] / max(held_out['tokens'], 1):.2%}); unknown "
+            f"tokens: {unknown} then"
+        )
+    return lines
 
 
 def _table(rows: Iterable[Json]) -> list[str]:

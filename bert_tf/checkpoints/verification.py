@@ -47,7 +47,7 @@ def compare(source: str, output: str, *, allow_pickle: bool = False) -> Json:
 
     Args:
         source: a path that `open_checkpoint` reads.
-        output: the same; its model may have more pieces and positions.
+        output: the same; its model may have more pieces and positions, or only some of the pieces.
         allow_pickle: see `bert_tf.load`.
 
     Returns:
@@ -61,8 +61,10 @@ def compare(source: str, output: str, *, allow_pickle: bool = False) -> Json:
     """
     before = open_checkpoint(source, allow_pickle=allow_pickle)
     after = open_checkpoint(output)
-    features, described = _features(before)
-    sides = [_run(path, checkpoint, features) for path, checkpoint in ((source, before), (output, after))]
+    ids, new_ids = _common(before, after)
+    features, described = _features(before, ids)
+    renumbered = features | {"input_word_ids": new_ids[np.searchsorted(ids, features["input_word_ids"])]}
+    sides = [_run(source, before, features), _run(output, after, renumbered)]
     (source_by, left), (output_by, right) = sides
     tokens = features["input_mask"] == 1
     rounded = _dtypes(after) - _dtypes(before)
@@ -72,8 +74,8 @@ def compare(source: str, output: str, *, allow_pickle: bool = False) -> Json:
         if name not in right:
             continue
         one, other = left[name].astype(np.float64), right[name].astype(np.float64)
-        if one.shape[-1] < other.shape[-1]:  # drop the logits of added pieces
-            other = other[..., : one.shape[-1]]
+        if name == "mlm_logits":  # without those of pieces that only one of them has
+            one, other = one[..., ids], other[..., new_ids]
         if one.shape[: tokens.ndim] == tokens.shape:  # values at padding are meaningless
             one, other = one[tokens], other[tokens]
         differences[name] = {"largest": float(np.abs(one - other).max()), "of": float(np.abs(one).max())}
@@ -96,11 +98,22 @@ def _dtypes(checkpoint: Checkpoint) -> set[str]:
     return {tensor.dtype for tensor in checkpoint.tensors.values()}
 
 
-def _features(checkpoint: Checkpoint) -> tuple[dict[str, Array], str]:
-    """Encoder inputs, each int32 [sentences, length], and a description of them."""
+def _common(before: Checkpoint, after: Checkpoint) -> tuple[Array, Array]:
+    """The ids of the pieces that two checkpoints share: in the first, ascending, and in the second."""
+    size = before.config.vocab_size
+    same = np.arange(size, dtype=np.int32)
+    if not before.tokenizer or not after.tokenizer or before.tokenizer.vocab == after.tokenizer.vocab[:size]:
+        return same, same
+    numbers = {piece: number for number, piece in enumerate(after.tokenizer.vocab)}
+    found = np.array([numbers.get(piece, -1) for piece in before.tokenizer.vocab], np.int32)
+    return same[found >= 0], found[found >= 0]
+
+
+def _features(checkpoint: Checkpoint, ids: Array) -> tuple[dict[str, Array], str]:
+    """Encoder inputs of these ids, each int32 [sentences, length], and a description of them."""
     config, tokenizer = checkpoint.config, checkpoint.tokenizer
     length = min(_LENGTH, config.max_position_embeddings)
-    if tokenizer:
+    if tokenizer and len(ids) == config.vocab_size:
         rows = read_table(os.path.join(bundled("data/reviews"), "heldout.tsv"), ["sentence"])
         texts = rows["sentence"]
         texts = texts[:: len(texts) // (2 * _SENTENCES)]
@@ -114,9 +127,10 @@ def _features(checkpoint: Checkpoint) -> tuple[dict[str, Array], str]:
     lengths = rng.integers(2, length + 1, (_SENTENCES, 1))
     mask = (np.arange(length) < lengths).astype(np.int32)
     # The first few ids are special, so they are not drawn: Transformers' RoBERTa counts no position for [PAD].
-    ids = rng.integers(min(5, config.vocab_size - 1), config.vocab_size, mask.shape).astype(np.int32) * mask
+    drawn = ids[rng.integers(min(5, len(ids) - 1), len(ids), mask.shape)]
+    padding = ids[0]  # any id that both have
     return (
-        {"input_word_ids": ids, "input_mask": mask, "input_type_ids": np.zeros_like(mask)},
+        {"input_word_ids": np.where(mask, drawn, padding), "input_mask": mask, "input_type_ids": np.zeros_like(mask)},
         f"{_SENTENCES} rows of random ids, as the vocabulary does not fit the bundled sentences",
     )
 

@@ -2,9 +2,10 @@
 
 import abc
 import os
-from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, NamedTuple, Self
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.config.values import fitting, shown
@@ -118,9 +119,35 @@ class BaseTokenizer(tf.Module, abc.ABC):
             write_bytes(os.path.join(folder, name), content)
 
     @property
+    def special_ids(self) -> tuple[int, ...]:
+        """The ids of the special tokens, in the order of `special_names`."""
+        return self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id
+
+    @property
     def description(self) -> Json:
         """What a model directory says of its tokenizer, JSON-ready: kind, and `get_config`."""
         return {"kind": self.KIND, **self.get_config()}
+
+    def pieces_of(self, strings: Strings) -> set[int]:
+        """The ids of the pieces that decide how texts are segmented, as `needed_pieces` takes them."""
+        return set(np.unique(self.tokenize(strings).values.numpy()).tolist())
+
+    @abc.abstractmethod
+    def needed_pieces(self, used: Iterable[int], characters: bool = True) -> set[int]:
+        """The pieces of a smaller vocabulary that segments the same texts in the same way.
+
+        Args:
+            used: ids from `pieces_of`, for all of the texts.
+            characters: also keep each piece that is one character, so that a text whose characters are all pieces
+                still has no unknown token.
+
+        Returns:
+            Ids, for `subset`: those in `used`, the special tokens, and what the kind of vocabulary needs beside them.
+        """
+
+    @abc.abstractmethod
+    def subset(self, ids: Sequence[int]) -> Self:
+        """The tokenizer of these pieces alone, with the same settings; they get the ids 0, 1, 2, ... in this order."""
 
     @abc.abstractmethod
     def tokenize(self, strings: Strings, special_tokens: bool = False) -> tf.RaggedTensor:

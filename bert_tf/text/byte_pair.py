@@ -8,7 +8,8 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
@@ -156,6 +157,26 @@ class BytePairTokenizer(SubwordTokenizer):
     def __reduce__(self) -> tuple[type, tuple[list[str], list[str]]]:
         return type(self), (self.vocab, self.merges)
 
+    def needed_pieces(self, used: Iterable[int], characters: bool = True) -> set[int]:
+        # A piece has one merge, and its parts have theirs, down to the bytes: these are all merges of the texts. They
+        # are done in the same order without the others, of which the texts had no pair at its turn. Bytes always stay.
+        pieces = self.vocab
+        numbers = {piece: number for number, piece in enumerate(pieces)}
+        merges = {merge.replace(" ", ""): merge.split(" ") for merge in self._merges}
+        found, pending = set[int](), [*used, *self.special_ids, *map(numbers.__getitem__, _BYTES)]
+        while pending:
+            number = pending.pop()
+            if number not in found:
+                found.add(number)
+                pending += map(numbers.__getitem__, merges.get(pieces[number], ()))
+        return found
+
+    def subset(self, ids: Sequence[int]) -> Self:
+        pieces = self.vocab
+        kept = [pieces[number] for number in ids]
+        known = set(kept)
+        return type(self)(kept, [merge for merge in self._merges if known.issuperset(_with_result(merge))])
+
     def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         walled = tf.strings.regex_replace(segments, _LAST_SPACE, rb"\1" + _WALL + rb"\2")
         words = tf.strings.split(tf.strings.regex_replace(walled, _WORD, rb"\0" + _WALL), _WALL)
@@ -187,6 +208,11 @@ class BytePairTokenizer(SubwordTokenizer):
         number = tf.cumsum(tf.cast(whole, tf.int32))  # of pieces up to each word
         count = tf.shape(others.row_splits)[0] - 1
         return merged, tf.where(whole, count + number - 1, tf.range(tf.size(words)) - number)
+
+
+def _with_result(merge: str) -> list[str]:
+    """The two pieces of a merge, and the one that it makes."""
+    return [*merge.split(" "), merge.replace(" ", "")]
 
 
 def _hashed(words: tf.Tensor) -> tf.Tensor:

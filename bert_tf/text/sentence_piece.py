@@ -4,8 +4,8 @@ import contextlib
 import functools
 import re
 import struct
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import tensorflow as tf
@@ -171,6 +171,39 @@ class SentencePieceTokenizer(SubwordTokenizer):
 
     def __reduce__(self) -> tuple[type, tuple[bytes | bool, ...]]:
         return type(self), (self.model, self.lower_case, self.strip_accents, self.double_quotes)
+
+    def needed_pieces(self, used: Iterable[int], characters: bool = True) -> set[int]:
+        proto = parse_model(self.model)
+        kinds, pieces = proto.SentencePiece, list(enumerate(proto.pieces))
+        # Bytes are kept as the library asks for all of them; control pieces have a meaning for the model's programs.
+        always = {kinds.CONTROL, kinds.UNKNOWN, kinds.USER_DEFINED, kinds.BYTE}
+        found = {number for number, piece in pieces if piece.type in always}
+        found |= {*used, *self.special_ids}
+        if characters:
+            found |= {number for number, piece in pieces if piece.type == kinds.NORMAL and len(piece.piece) == 1}
+        if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
+            # The best segmentation stays the best one of fewer. An unknown character's score depends on the lowest
+            # score of all pieces, and that of a piece of the user on the highest.
+            normal = [number for number, piece in pieces if piece.type == kinds.NORMAL]
+            for choose in (min, max):
+                found.add(choose(normal, key=lambda number: proto.pieces[number].score))
+            return found
+        # Texts were merged through some of the pieces that begin or end a piece; with all of these, they still are.
+        # An unused piece is merged, too, and then split again.
+        found |= {number for number, piece in pieces if piece.type == kinds.UNUSED}
+        numbers = {piece.piece: number for number, piece in pieces if piece.type in (kinds.NORMAL, kinds.UNUSED)}
+        pending = list(found)
+        while pending:
+            piece = proto.pieces[pending.pop()].piece
+            pairs = ((numbers.get(piece[:at]), numbers.get(piece[at:])) for at in range(1, len(piece)))
+            parts = {number for pair in pairs if None not in pair for number in pair if number is not None}
+            pending += parts - found
+            found |= parts
+        return found
+
+    def subset(self, ids: Sequence[int]) -> Self:
+        pieces = self.vocab
+        return type(self)(with_ids(self.model, [pieces[number] for number in ids]), **self.get_config())
 
     def _trimmed(self, texts: tf.Tensor) -> tf.Tensor:
         texts = super()._trimmed(texts)

@@ -116,7 +116,7 @@ class SubwordTokenizer(BaseTokenizer):
             among = kinds[:, tf.newaxis] == _SPECIALS  # [segments, specials]
             special, number = tf.reduce_any(among, 1), tf.argmax(tf.cast(among, tf.int32), 1)
             ordinary = tf.where(special | (kinds == _SKIPPED), b"", segments.values)
-            special_ids = tf.gather([self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id], number)
+            special_ids = tf.gather(self.special_ids, number)
             found, starts, ends = self._segment_pieces(ordinary, with_offsets)
             lengths = tf.strings.length(segments.values) - tf.cast(kinds == _SKIPPED, tf.int32)
             name_lengths = tf.gather([len(name) for name in self.special_names], number)

@@ -2,8 +2,8 @@
 
 import functools
 import os
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Self, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -44,6 +44,23 @@ def _op_vocabulary(pieces: Sequence[str], split_cjk: bool) -> list[str]:
         else f"[{piece_id}]\x11"  # keeps the id and never matches
         for piece_id, piece in enumerate(pieces)
     ]
+
+
+@functools.lru_cache(maxsize=1)
+def _numbers(pieces: tuple[str, ...], split_cjk: bool) -> dict[str, int]:
+    return {piece: number for number, piece in enumerate(_op_vocabulary(pieces, split_cjk))}
+
+
+def _matches(word: str, numbers: Mapping[str, int]) -> Iterator[int]:
+    """The ids of the longest pieces from the start of a word on, up to where none matches."""
+    start = 0
+    while start < len(word) <= MAX_WORD_CHARS:
+        prefix, stops = "##" if start else "", range(len(word), start, -1)
+        stop = next((stop for stop in stops if prefix + word[start:stop] in numbers), None)
+        if stop is None:
+            return
+        yield numbers[prefix + word[start:stop]]
+        start = stop
 
 
 @functools.lru_cache(maxsize=4)  # it takes 0.4 s, and programs make a tokenizer for each part that needs one
@@ -124,6 +141,30 @@ class Tokenizer(BaseTokenizer):
 
     def __reduce__(self) -> tuple[type, tuple[list[str], bool, bool, bool]]:
         return type(self), (self.vocab, self.lower_case, self.strip_accents, self.split_cjk)
+
+    def pieces_of(self, strings: Strings) -> set[int]:
+        """As in `BaseTokenizer`; of a word that is [UNK], with the pieces that matched before one was missing.
+
+        Without these, a shorter piece might match in their place, and the rest of the word after it.
+        """
+        _, normalized, *_ = self._normalizer.normalize(strings, special_tokens=False, with_offsets=False)
+        _, _, *tokens = self._tokenize(strings, special_tokens=False, with_offsets=False)
+        ids, row_splits, starts, ends = (values.numpy() for values in tokens)
+        (unknown,) = np.nonzero(ids == self.unk_id)
+        rows, texts = np.searchsorted(row_splits, unknown, side="right") - 1, normalized.numpy()
+        words = {texts[row][starts[at] : ends[at]] for row, at in zip(rows, unknown, strict=True)}
+        numbers = _numbers(tuple(self.vocab), self.split_cjk) if words else {}
+        return set(np.unique(ids).tolist()).union(*(_matches(word.decode(), numbers) for word in words))
+
+    def needed_pieces(self, used: Iterable[int], characters: bool = True) -> set[int]:
+        # At each place in a word, the longest piece that matches is taken. In a part of the vocabulary that has it, it
+        # still is the longest one; and where no piece matched, none does.
+        single = (at for at, piece in enumerate(self.vocab) if len(piece.removeprefix("##")) == 1)
+        return {*used, *self.special_ids, *(single if characters else ())}
+
+    def subset(self, ids: Sequence[int]) -> Self:
+        pieces = self.vocab
+        return type(self)([pieces[number] for number in ids], **self.get_config())
 
     def tokenize(self, strings: Strings, special_tokens: bool = False) -> tf.RaggedTensor:
         """Converts text to token ids, without adding [CLS] and [SEP].
