@@ -1,6 +1,7 @@
 """Extracts vectors of texts, words or tokens: python -m bert_tf.extract --init=DIR --input=FILE --output=FILE.
 
-With --export_dir=DIR instead of --input and --output, exports a SavedModel that takes text and returns the vectors.
+With --export_dir=DIR instead of --input and --output, exports a SavedModel that takes text and returns the vectors, or
+with --format=onnx a model that takes token ids.
 """
 
 import contextlib
@@ -16,10 +17,11 @@ from bert_tf.config import FeatureConfig
 from bert_tf.config.embeddings import POOLS
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, replacing
+from bert_tf.inference import portable
 from bert_tf.inference.embedder import open_embedder
 from bert_tf.inference.extraction import WRITERS, extract, read_texts
 from bert_tf.inference.saved_model import export, on_cpu, summary
-from bert_tf.inference.session import TOLERANCES
+from bert_tf.inference.session import FORMATS, TOLERANCES
 from bert_tf.progress import Counted
 from bert_tf.training.dtype import infer_in, note_slow
 
@@ -65,8 +67,9 @@ _BATCH_SIZE = flags.DEFINE_integer(
     "batch_size", 32, "Texts per batch, fewer if they are long.", lower_bound=1, upper_bound=10_000_000
 )
 _DTYPE = dtype_flag()
+_FORMAT = flags.DEFINE_enum("format", "saved_model", FORMATS, "With --export_dir: as for the program export.")
 _OPTIMIZE = flags.DEFINE_enum("optimize", "none", list(TOLERANCES), "With --export_dir: as for the program export.")
-_CHECK = flags.DEFINE_bool("check", True, "Verify the SavedModel in a TensorFlow session, as TF Serving runs it.")
+_CHECK = flags.DEFINE_bool("check", True, "With --export_dir: as for the program export.")
 
 
 def main(_: list[str]) -> None:
@@ -82,15 +85,23 @@ def main(_: list[str]) -> None:
             raise ConfigError(f"--output={output}: unknown extension; choose one of {', '.join(WRITERS)}")
     if export_dir:
         check_output(export_dir, directory=True)
+        if _FORMAT.value != "saved_model":
+            portable.check_portable(export_dir, _FORMAT.value, _OPTIMIZE.value)
         if _DTYPE.value != "float32":
             raise ConfigError(f"--dtype={_DTYPE.value} is for vectors that are written; for an export use --optimize")
-    elif _OPTIMIZE.value != "none":
-        raise ConfigError(f"--optimize={_OPTIMIZE.value} is for exports; give --export_dir, too, or leave it out")
+    else:
+        for flag in (_OPTIMIZE, _FORMAT):
+            if flag.value != flag.default:
+                raise ConfigError(f"--{flag.name}={flag.value} is for exports; give --export_dir, too, or leave it out")
     with on_cpu() if export_dir else contextlib.nullcontext():  # an export is compared with the model on the CPU
         embedder = open_embedder(_INIT.value, _PER.value, **_settings())
     unused = ", ".join(name for name, prompt in embedder.config.prompts.items() if prompt)
     if _PROMPT_NAME.value is None and unused and not embedder.config.prompt_name:
         logging.warning("%s has the prompts %s, and none is used; --prompt_name chooses one", _INIT.value, unused)
+    if export_dir and _FORMAT.value != "saved_model":
+        settings: Any = {"check": _CHECK.value, "optimize": _OPTIMIZE.value}
+        print(portable.summary(portable.export_embedder(embedder, export_dir, _FORMAT.value, **settings)))
+        return
     if export_dir:
         note_slow(_OPTIMIZE.value)
         exported = export(embedder, embedder.model, export_dir, check=_CHECK.value, optimize=_OPTIMIZE.value)

@@ -29,9 +29,11 @@ from bert_tf.checkpoints import open_with_warnings
 from bert_tf.checkpoints.hub import SCHEME
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import ExampleData, FinetuneConfig, TaskDistillation, to_dict
-from bert_tf.config.values import fitting, unknown_field
+from bert_tf.config.values import fitting, shown, unknown_field
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.files import check_output, text_path, write_json
+from bert_tf.inference import portable, session
+from bert_tf.inference.portable import ExportedFile
 from bert_tf.inference.saved_model import Exported, export_run
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.formats import FORMATS
@@ -117,21 +119,35 @@ class Model(abc.ABC, Generic[_Task]):
         elif os.path.exists(results):
             os.remove(results)  # of another model
 
-    def export(self, path: StrPath, *, attention: bool = False, check: bool = True, optimize: str = "none") -> Exported:
-        """Exports a SavedModel that takes text, as the next version in a directory for TF Serving.
+    def export(
+        self,
+        path: StrPath,
+        *,
+        format: str = "saved_model",
+        attention: bool = False,
+        check: bool = True,
+        optimize: str = "none",
+    ) -> Exported | ExportedFile:
+        """Exports a SavedModel that takes text, as the next version in a directory for TF Serving; or another format.
 
         Args:
-            path: directory of the served model, as for TF Serving's --model_base_path.
-            attention: adds a signature that returns tokens and attention probabilities.
-            check: compares the answers of the export with this model's, in a new process.
-            optimize: "none", "bfloat16" (half the size, and faster on processors that multiply in bfloat16) or "int8"
-                (a quarter of the size, and faster on x86 processors with VNNI or AMX).
+            path: directory of the served model, as for TF Serving's --model_base_path. For other formats, a new
+                directory for the model and its tokenizer.
+            format: "saved_model", or "onnx", which takes token ids, for ONNX Runtime and Optimum.
+            attention: adds a signature that returns tokens and attention probabilities to a SavedModel.
+            check: compares the answers of the export with this model's, in a new process or the format's own runtime.
+            optimize: "none", "bfloat16" (only in a SavedModel: half the size, and faster on processors that multiply in
+                bfloat16) or "int8" (a quarter of the size, and faster on x86 processors with VNNI or AMX).
         """
         fitting(attention, bool, "attention")
-        check_export(path, check, optimize)
+        check_export(path, format, check, optimize)
+        if attention and format != "saved_model":
+            raise ConfigError(f"attention adds a signature to a SavedModel, and format is {format!r}; leave one out")
         # An export computes in float32 on the CPU, whatever this model does.
         with tempfile.TemporaryDirectory() as saved:
             self.save(saved)
+            if format != "saved_model":
+                return portable.export_run(saved, text_path(path), format, check=check, optimize=optimize)
             return export_run(saved, os.fspath(path), attention=attention, check=check, optimize=optimize)
 
 
@@ -393,10 +409,14 @@ def current_strategy() -> tf.distribute.Strategy:
     return tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy.create()
 
 
-def check_export(path: StrPath, check: bool, optimize: str) -> None:
+def check_export(path: StrPath, format: str, check: bool, optimize: str) -> None:
     check_output(path, directory=True)
     fitting(check, bool, "check")
     fitting(optimize, str, "optimize")
+    if format not in session.FORMATS:
+        raise ConfigError(f"format is {shown(format)}; expected one of {', '.join(session.FORMATS)}")
+    if format != "saved_model":
+        portable.check_portable(text_path(path), format, optimize)
 
 
 def history_of(results: Json) -> keras.callbacks.History:

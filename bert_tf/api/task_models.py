@@ -21,6 +21,7 @@ from bert_tf.errors import DataError
 from bert_tf.files import text_path
 from bert_tf.inference.embedder import Embedder, open_embedder
 from bert_tf.inference.extraction import extract
+from bert_tf.inference.portable import ExportedFile, export_embedder
 from bert_tf.inference.saved_model import Exported, export, on_cpu
 from bert_tf.inputs.datasets.examples import TaggedExample
 from bert_tf.tasks.classification import Classification
@@ -438,19 +439,29 @@ class SentenceEncoder:
         model_directory.save_checkpoint(self._embedder.checkpoint(), text_path(path))
 
     def export(
-        self, path: StrPath, *, prompt_name: str | None = None, check: bool = True, optimize: str = "none"
-    ) -> Exported:
-        """Exports a SavedModel that takes text and returns vectors.
+        self,
+        path: StrPath,
+        *,
+        format: str = "saved_model",
+        prompt_name: str | None = None,
+        check: bool = True,
+        optimize: str = "none",
+    ) -> Exported | ExportedFile:
+        """Exports a SavedModel that takes text and returns vectors; or another format.
 
         Args:
             path: as for `TextClassifier.export`.
+            format: as for `TextClassifier.export`; formats other than a SavedModel return the vectors of tokens, too.
             check: as for `TextClassifier.export`.
             optimize: as for `TextClassifier.export`.
-            prompt_name: as for `encode`; the SavedModel puts this one in front of every text.
+            prompt_name: as for `encode`; the SavedModel puts this one in front of every text. With other formats, the
+                caller does.
         """
-        check_export(path, check, optimize)
+        check_export(path, format, check, optimize)
         with on_cpu():  # an export is compared with the model on the CPU
             embedder = open_embedder(self._path, **self._settings)
         if prompt_name is not None:
             embedder = embedder.with_prompt(prompt_name)
+        if format != "saved_model":
+            return export_embedder(embedder, text_path(path), format, check=check, optimize=optimize)
         return export(embedder, embedder.model, os.fspath(path), check=check, optimize=optimize)

@@ -168,10 +168,17 @@ class Embedder:
         return made
 
     def _of_tokens(self, states: tf.Tensor, features: Tensors) -> tf.Tensor:
-        is_token = features["input_mask"] > 0
-        if self._per != "sentence":
-            return tf.where(is_token[..., tf.newaxis], states, 0.0)
-        return self._finished(self._pooled(states, is_token))
+        vectors = self.sentence_vectors(states, features["input_mask"])
+        return tf.where(features["input_mask"][..., tf.newaxis] > 0, states, 0.0) if vectors is None else vectors
+
+    def sentence_vectors(self, states: tf.Tensor, mask: tf.Tensor) -> tf.Tensor | None:
+        """float32 [rows, size], the vectors of sentences of one row each; None if this computes other vectors.
+
+        Args:
+            states: float32 [rows, length, size], of the model.
+            mask: int32 [rows, length], 0 at padding.
+        """
+        return self._finished(self._pooled(states, mask > 0)) if self._per == "sentence" else None
 
     def token_features(self, columns: Tensors) -> Tensors:
         """Features of the first window of each text, as in `tasks.signatures.Served`."""

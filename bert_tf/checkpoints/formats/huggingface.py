@@ -194,6 +194,25 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
         checkpoint.unused_tensors["step"] = "Transformers' models hold no number of steps"
 
     write_tensors(os.path.join(path, "model.safetensors"), write_mapped(table, tensors))
+    _write_settings(checkpoint, family, path)
+    ours = [name for name in tensors if name in checkpoint.tensors]
+    return {name: " + ".join(table[name].names) for name in ours} | names
+
+
+def describe(checkpoint: Checkpoint, path: str) -> None:
+    """Writes a directory as `write` does, but without the weights of the model.
+
+    Raises:
+        ConfigError: Transformers has no class for the model.
+    """
+    family = configs.family_for(checkpoint)
+    sentence_modules.write(path, checkpoint)
+    _write_settings(checkpoint, family, path)
+
+
+def _write_settings(checkpoint: Checkpoint, family: Family, path: str) -> None:
+    """Writes the files of the tokenizer and, after them, config.json."""
+    config = checkpoint.config
     source_metadata = checkpoint.source_metadata if checkpoint.source_metadata.get("format") == FORMAT else {}
     if checkpoint.tokenizer:
         others = source_metadata.get("tokenizer_config", {})
@@ -202,8 +221,6 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
         checkpoint.warnings.append("no tokenizer was written, as the model has none; copy its files from the source")
     settings = configs.to_settings(checkpoint, family, source_metadata.get("config", {}))
     write_json(os.path.join(path, "config.json"), settings)
-    ours = [name for name in tensors if name in checkpoint.tensors]
-    return {name: " + ".join(table[name].names) for name in ours} | names
 
 
 def _open(path: str, allow_pickle: bool) -> tuple[str, dict[str, Tensor]]:

@@ -176,7 +176,7 @@ def write(path: str, checkpoint: Checkpoint) -> dict[str, str]:
         The name in its file of each tensor of a dense layer, by path.
     """
     vectors = checkpoint.vectors
-    if not vectors:
+    if not vectors or vectors.per != "sentence":
         return {}
     shapes = vectors.shapes(checkpoint.config.hidden_size)
     if vectors.features != FeatureConfig():

@@ -1,0 +1,208 @@
+"""Exports for other runtimes: a directory with the model in one file, which takes token ids, and what belongs to it.
+
+Beside the file are the tokenizer and config.json with the names of the labels, as Transformers has them, so that
+Optimum's pipelines open the directory.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.checkpoints import directory as model_directory
+from bert_tf.checkpoints.formats import huggingface
+from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import check_output, replacing_directory, require_space, write_json
+from bert_tf.inference import onnx_model
+from bert_tf.inference.embedder import Embedder
+from bert_tf.inference.saved_model import on_cpu
+from bert_tf.inference.session import EXACT
+from bert_tf.inference.token_graph import TokenGraph
+from bert_tf.tasks.task import Task
+from bert_tf.types import Array
+
+
+class _Format(Protocol):
+    """A module of one format."""
+
+    NAME: str
+    RUNTIME: str
+    FILE: str
+    DTYPE: tf.DType
+    OPTIMIZATIONS: tuple[str, ...]
+
+    def require(self) -> None:
+        """Raises ConfigError if a package is missing."""
+
+    def write(self, graph: TokenGraph, path: str, optimize: str) -> None:
+        """Writes a graph."""
+
+    def runner(self, path: str) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+        """Opens a file; the result maps inputs to outputs, by name."""
+
+
+_FORMATS: dict[str, _Format] = {"onnx": onnx_model}  # those of `session.FORMATS` but the SavedModel
+# Largest difference of the outputs of an optimized model from float32 (root mean square, relative): more than
+# `TOLERANCES` allow for the states of the last layer, because logits can be small.
+_DISTANCE = 0.2
+# A file of protocol buffers has at most as many bytes.
+_LARGEST = 2**31 - 1
+
+
+class ExportedFile(NamedTuple):
+    """A model that was written for another runtime.
+
+    Attributes:
+        path: of the file; the tokenizer and config.json are beside it.
+        task: name of the task.
+        inputs: names of the inputs, in their order.
+        outputs: names of the outputs.
+        checked: what was compared with the model in memory, as text; "" if nothing was compared.
+        warnings: what the files beside it lack, as text.
+    """
+
+    path: str
+    task: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    checked: str
+    warnings: tuple[str, ...]
+
+
+def check_portable(directory: str, format: str, optimize: str) -> None:
+    """Refuses an export that cannot be made, before a model is loaded.
+
+    Raises:
+        ConfigError: a package is missing, the format does not have this optimization, or the directory exists.
+    """
+    kind = _FORMATS[format]
+    if optimize not in kind.OPTIMIZATIONS:
+        raise ConfigError(
+            f"optimize is {optimize!r}; expected {' or '.join(map(repr, kind.OPTIMIZATIONS))} in {kind.NAME}"
+        )
+    check_output(directory, directory=True, new=True)
+    kind.require()
+
+
+def export_portable(
+    task: Task | Embedder,
+    model: keras.Model,
+    checkpoint: Checkpoint,
+    directory: str,
+    format: str,
+    *,
+    check: bool = True,
+    optimize: str = "none",
+) -> ExportedFile:
+    """Writes a model into a new directory, which appears only when it is complete and checked.
+
+    Args:
+        task: of the model.
+        model: computes in float32.
+        checkpoint: the same model, for the files beside it.
+        directory: must not exist.
+        format: "onnx".
+        check: whether to compare the outputs of the runtime on sample texts with those of the model.
+        optimize: "none" or "int8".
+
+    Raises:
+        ConfigError: as for `check_portable`.
+        DataError: the format cannot express the model, or the outputs differ.
+    """
+    check_portable(directory, format, optimize)
+    kind = _FORMATS[format]
+    size = 4 * model.count_params()
+    if size > _LARGEST:
+        raise ConfigError(f"the model has {size:,} bytes; a file in {kind.NAME} holds at most {_LARGEST:,}")
+    require_space(directory, size, "the model")
+    with replacing_directory(directory) as temporary, on_cpu():
+        graph = TokenGraph(task, model, kind.DTYPE)
+        outputs = tuple(graph.function.get_concrete_function().structured_outputs)
+        file = os.path.join(temporary, kind.FILE)
+        kind.write(graph, file, optimize)
+        checked = _checked(graph, kind.runner(file), kind.RUNTIME, optimize) if check else ""
+        warnings = _describe(checkpoint, temporary)
+    inputs = tuple(spec.name for spec in graph.specs)
+    return ExportedFile(os.path.join(directory, kind.FILE), task.name, inputs, outputs, checked, tuple(warnings))
+
+
+def export_run(
+    model_dir: str, directory: str, format: str, *, check: bool = True, optimize: str = "none"
+) -> ExportedFile:
+    """Exports the model that a run of `pretrain` or `finetune` wrote; arguments as for `export_portable`."""
+    check_portable(directory, format, optimize)
+    checkpoint = model_directory.read(model_dir)
+    with on_cpu():
+        task, model = model_directory.task_and_model(checkpoint, model_dir)
+    return export_portable(task, model, checkpoint, directory, format, check=check, optimize=optimize)
+
+
+def export_embedder(
+    embedder: Embedder, directory: str, format: str, *, check: bool = True, optimize: str = "none"
+) -> ExportedFile:
+    """Exports a model that computes vectors; arguments as for `export_portable`."""
+    return export_portable(
+        embedder, embedder.model, embedder.checkpoint(), directory, format, check=check, optimize=optimize
+    )
+
+
+def summary(exported: ExportedFile) -> str:
+    """The lines that a program prints about the file it wrote."""
+    checked = f"checked: {exported.checked}" if exported.checked else "not checked"
+    inputs, outputs = ", ".join(exported.inputs), ", ".join(exported.outputs)
+    lines = [f"{exported.path}: {exported.task}, from {inputs} to {outputs}", checked, *exported.warnings]
+    return "\n".join(lines)
+
+
+def _checked(
+    graph: TokenGraph, run: Callable[[Mapping[str, Array]], dict[str, Array]], runtime: str, optimize: str
+) -> str:
+    """Runs sample texts; what was compared, as text."""
+    samples = graph.samples()
+    squares, difference, largest, rows = 0.0, 0.0, 0.0, 0
+    for inputs in samples:
+        expected, found = graph(inputs), run(inputs)
+        if found.keys() != expected.keys():
+            raise DataError(f"{runtime} returns {', '.join(found)}; expected {', '.join(expected)}")
+        rows += len(inputs["input_ids"])
+        is_token = inputs["attention_mask"] > 0
+        for name, value in expected.items():
+            if found[name].shape != value.shape:
+                raise DataError(f"{runtime} returns {name} of shape {found[name].shape}; expected {value.shape}")
+            if value.shape[: is_token.ndim] == is_token.shape:  # what is computed at padding means nothing
+                found[name], value = found[name][is_token], value[is_token]
+            error = np.abs(found[name].astype(np.float64) - value)
+            largest = max(largest, float((error / np.maximum(np.abs(value), 1.0)).max(initial=0.0)))
+            squares, difference = squares + np.square(value).sum(), difference + np.square(error).sum()
+    distance = float(np.sqrt(difference / max(squares, 1e-30)))
+    failed = not largest <= EXACT if optimize == "none" else not distance <= _DISTANCE
+    compared = f"{rows} rows of token ids in {len(samples)} batches, run by {runtime}"
+    how = f"outputs as the model's to {largest:.0e}"
+    if optimize != "none":
+        how = f"{optimize}: the outputs differ by {distance:.1e} from float32 (root mean square, relative)"
+    if failed:
+        raise DataError(f"{compared}: {how}; nothing was exported (--nocheck exports it anyway)")
+    return f"{compared}: {how}"
+
+
+def _describe(checkpoint: Checkpoint, path: str) -> list[str]:
+    """Writes the tokenizer and config.json: as Transformers has them, or as ours if it has no class for the model.
+
+    Returns:
+        Warnings.
+    """
+    known = len(checkpoint.warnings)
+    try:
+        huggingface.describe(checkpoint, path)
+    except ConfigError as error:
+        if checkpoint.tokenizer:
+            checkpoint.tokenizer.save(path)
+        described = {"format": model_directory.FORMAT} | model_directory.description(checkpoint)
+        write_json(os.path.join(path, "config.json"), described)
+        reason = str(error).removesuffix(ELSEWHERE)
+        return [f"config.json is bert_tf's own, which Optimum cannot open: {reason}"]
+    return checkpoint.warnings[known:]

@@ -1,0 +1,111 @@
+"""A model as a graph from token ids to the outputs of its head, under the names of Hugging Face's Optimum.
+
+What exports to ONNX and LiteRT contain: their runtimes have no ops for text.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.inference.embedder import Embedder
+from bert_tf.inference.samples import sample_requests
+from bert_tf.model.encoder import encoder_of
+from bert_tf.model.heads import POSITIONS
+from bert_tf.model.mode import inferred
+from bert_tf.quiet import traced_function
+from bert_tf.tasks.signatures import TOKENS
+from bert_tf.tasks.task import Task
+from bert_tf.types import Array, Tensors
+
+# Input of the encoder -> its name in Transformers and Optimum.
+_INPUTS = {
+    "input_word_ids": "input_ids",
+    "input_mask": "attention_mask",
+    "input_type_ids": "token_type_ids",
+}
+# Output of a head -> its name there; others, and those of heads that Transformers lacks, keep theirs.
+_OUTPUTS = {"mlm_logits": "logits", "rtd_logits": "logits", "nsp_logits": "seq_relationship_logits"}
+
+
+class TokenGraph:
+    """From token ids to the outputs of a model, in float32; padding is computed like tokens.
+
+    Args:
+        task: of the model.
+        model: computes in float32.
+        dtype: of the inputs, an integer type.
+        length: tokens of each row; None for any number.
+
+    Attributes:
+        axes: names of the inputs' dimensions, batch first.
+        limit: the most tokens that a row may have.
+        function: tf.function with the input signature `specs`, which returns a dict of float32 tensors.
+        specs: named; without token_type_ids if the model does not use them.
+    """
+
+    def __init__(self, task: Task | Embedder, model: keras.Model, dtype: tf.DType, length: int | None = None) -> None:
+        config = encoder_of(model).config
+        self._task, self.limit = task, length or config.max_position_embeddings
+        for layer in model.layers:
+            if isinstance(layer, keras.layers.LSTM):
+                layer.use_cudnn = False  # a graph traced for cuDNN runs on no other device
+        shapes = {tensor.name: tensor.shape for tensor in model.inputs}
+        shape = (*shapes["input_word_ids"][:-1], length)
+        self.axes = ("batch_size", *(["num_choices"] if len(shape) == 3 else []), "sequence_length")
+        self._names = dict(_INPUTS)
+        if config.type_vocab_size < 2:
+            del self._names["input_type_ids"]
+        self.specs = tuple(tf.TensorSpec(shape, dtype, name=name) for name in self._names.values())
+        compute = _computation(task, shapes)
+
+        def outputs(*values: tf.Tensor) -> Tensors:
+            features = {name: tf.cast(value, tf.int32) for name, value in zip(self._names, values, strict=True)}
+            if "input_type_ids" not in features:
+                features["input_type_ids"] = tf.zeros_like(features["input_word_ids"])
+            return inferred(compute, model, features, skip_padding=False)
+
+        self.function = traced_function(outputs, input_signature=self.specs)
+
+    def samples(self) -> list[dict[str, Array]]:
+        """Token ids of sample texts as inputs of the graph: some rows are short, some have padding, some are long."""
+        requests = sample_requests(self._task.codec, [TOKENS])
+        return [self._arrays(request.inputs) for request in requests if request.inputs["input_word_ids"].size]
+
+    def _arrays(self, features: Mapping[str, Array]) -> dict[str, Array]:
+        arrays = {}
+        for spec, name in zip(self.specs, self._names, strict=True):
+            value = features[name][..., : self.limit].astype(spec.dtype.as_numpy_dtype)
+            fill = self._task.tokenizer.pad_id if name == "input_word_ids" else 0
+            missing = (spec.shape[-1] or 0) - value.shape[-1]
+            widths = [(0, 0)] * (value.ndim - 1) + [(0, max(missing, 0))]
+            arrays[spec.name] = np.pad(value, widths, constant_values=fill)
+        return arrays
+
+    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs of the model, by name."""
+        with tf.device("/CPU:0"):  # a GPU computes with fewer digits
+            tensors = [tf.constant(inputs[spec.name], spec.dtype) for spec in self.specs]
+            return {name: value.numpy() for name, value in self.function(*tensors).items()}
+
+
+def _computation(
+    task: Task | Embedder, shapes: Mapping[str, tuple[int | None, ...]]
+) -> Callable[[keras.Model, Tensors], Any]:
+    """The function of the model and its features that the graph computes."""
+
+    def vectors(model: keras.Model, features: Tensors) -> Tensors:
+        assert isinstance(task, Embedder)
+        states = model(features, training=False)
+        pooled = task.sentence_vectors(states, features["input_mask"])
+        return {"last_hidden_state": states} | ({} if pooled is None else {"sentence_embedding": pooled})
+
+    def outputs(model: keras.Model, features: Tensors) -> Tensors:
+        if POSITIONS in shapes:  # logits for all positions, as Transformers' models have them
+            ids = features["input_word_ids"]
+            features = features | {POSITIONS: tf.zeros_like(ids) + tf.range(tf.shape(ids)[1])}
+        return {_OUTPUTS.get(name, name): value for name, value in model(features, training=False).items()}
+
+    return vectors if isinstance(task, Embedder) else outputs

@@ -1,0 +1,81 @@
+"""Exports for other runtimes, compared with the Keras model on single rows without padding."""
+
+import tempfile
+
+import numpy as np
+
+from bert_tf.checkpoints import directory
+from bert_tf.inference.embedder import Embedder
+from bert_tf.inference.portable import export_portable
+from bert_tf.model.encoder import encoder_of
+from tests.inference.kinds import KINDS
+
+# Kinds that differ in their graphs, their files or their outputs. The BiLSTM takes seconds to trace.
+QUICK = (
+    "classification of pairs",
+    "classification on bilstm",
+    "classification from left to right",
+    "regression",
+    "regression by cosine",
+    "tagging",
+    "intent and slots",
+    "questions of byte pairs",
+    "multiple choice",
+    "pre-training on packed rows",
+    "masks of unigrams",
+    "vectors of sentences",
+    "vectors of words",
+)
+TEXTS = ("a b the good c d a b c good", "the", "a good b, the end")
+# Input of the model -> its name in the export.
+_INPUTS = {"input_word_ids": "input_ids", "input_mask": "attention_mask", "input_type_ids": "token_type_ids"}
+
+
+def made(kind, path, format, **options):
+    """Exports a small random model; returns it, its task, and the exported file."""
+    task, model = KINDS[kind]()
+    if isinstance(task, Embedder):
+        checkpoint = task.checkpoint()
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            directory.save(folder, model, encoder_of(model), task)
+            checkpoint = directory.read(folder)
+            return task, model, export_portable(task, model, checkpoint, str(path), format, **options)
+    return task, model, export_portable(task, model, checkpoint, str(path), format, **options)
+
+
+def inputs_of(task, names, dtype="int64"):
+    """Inputs of the export for `TEXTS`, of which two have padding: name -> [batch, ..., length]."""
+    columns = {
+        spec.name: np.array(TEXTS if spec.shape.rank == 1 else [TEXTS[:2]] * len(TEXTS), object)
+        for spec in task.codec.inputs()
+    }
+    features = task.codec.token_features(columns)
+    return {name: features[ours].numpy().astype(dtype) for ours, name in _INPUTS.items() if name in names}
+
+
+def expected_of(task, model, inputs):
+    """The outputs of the Keras model for each row without its padding: list of dicts name -> [1, ...]."""
+    rows = []
+    for row in range(len(inputs["input_ids"])):
+        length = inputs["attention_mask"][row].sum(-1).max()
+        ours = {name: inputs.get(theirs, 0 * inputs["input_ids"])[row : row + 1] for name, theirs in _INPUTS.items()}
+        ours = {name: value[..., :length].astype("int32") for name, value in ours.items()}
+        ours["masked_lm_positions"] = np.arange(length, dtype="int32")[np.newaxis]
+        outputs = model(ours if "masked_lm_positions" in model.input else {n: ours[n] for n in _INPUTS}, training=False)
+        if isinstance(task, Embedder):
+            outputs = {"last_hidden_state": outputs}
+            if task.config.per == "sentence":
+                outputs["sentence_embedding"] = outputs["last_hidden_state"].numpy().mean(1)
+        names = {"mlm_logits": "logits", "rtd_logits": "logits", "nsp_logits": "seq_relationship_logits"}
+        rows.append({names.get(name, name): np.asarray(value) for name, value in outputs.items()})
+    return rows
+
+
+def check_outputs(task, model, inputs, found, **tolerance):
+    """Compares the outputs of a runtime for `inputs` with those of the Keras model, without padding."""
+    for row, expected in enumerate(expected_of(task, model, inputs)):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            cut = tuple(slice(size) for size in value.shape[1:])
+            np.testing.assert_allclose(found[name][row][cut], value[0], **tolerance)

@@ -1,0 +1,119 @@
+"""Exports to ONNX give the outputs of the model in ONNX Runtime, and Transformers opens what is beside them."""
+
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+
+import bert_tf
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inference import onnx_model
+from tests.errors import raises
+from tests.inference.portable import QUICK, check_outputs, inputs_of, made
+from tests.packages import minilm
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("tf2onnx")
+
+
+def opened(path):
+    """A session of ONNX Runtime alone."""
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def run(session, inputs):
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+@pytest.mark.parametrize("kind", QUICK)
+def test_outputs_are_those_of_the_model_whatever_the_padding(kind, tmp_path):
+    task, model, exported = made(kind, tmp_path / "out", "onnx", check=False)
+    session = opened(exported.path)
+    inputs = inputs_of(task, exported.inputs)
+    check_outputs(task, model, inputs, run(session, inputs), rtol=1e-5, atol=1e-5)
+    # Optimum finds inputs and dimensions by these names.
+    shapes = {value.name: value.shape for value in session.get_inputs()}
+    assert list(shapes) == list(exported.inputs)
+    assert {(shape[0], shape[-1]) for shape in shapes.values()} == {("batch_size", "sequence_length")}
+    domains = {node.domain for node in onnx.load(exported.path).graph.node}
+    assert domains == {""}, "an op that only some runtimes have"
+
+
+def test_the_check_runs_padded_and_long_texts_and_names_the_difference(tmp_path):
+    _, _, exported = made("classification", tmp_path / "out", "onnx")
+    assert "40 rows of token ids" in exported.checked and "ONNX Runtime" in exported.checked
+    assert sorted(os.listdir(tmp_path / "out")) == ["config.json", "model.onnx", "tokenizer_config.json", "vocab.txt"]
+
+
+def test_labels_and_tokenizer_are_where_transformers_looks_for_them(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    task, model, exported = made("classification", tmp_path / "out", "onnx", check=False)
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    assert config.architectures == ["BertForSequenceClassification"]
+    assert config.id2label == {0: "negative", 1: "긍정"}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    found = dict(tokenizer(["a b the Good c d", "a"], padding=True, return_tensors="np"))
+    logits = run(opened(exported.path), found)["logits"]
+    features = task.codec.token_features({"text": np.array(["a b the Good c d", "a"], object)})
+    np.testing.assert_allclose(logits, model(features, training=False)["logits"], rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_that_transformers_lacks_has_our_config_and_says_so(tmp_path):
+    _, _, exported = made("intent and slots", tmp_path / "out", "onnx", check=False)
+    (warning,) = exported.warnings
+    assert "intent_and_slots" in warning and "Optimum" in warning
+    settings = json.loads((tmp_path / "out/config.json").read_text())["task"]["settings"]
+    assert settings["intents"] == ["play", "예약"] and settings["labels"][0] == "O"
+
+
+def test_int8_is_near_and_has_the_same_inputs_and_outputs(tmp_path):
+    task, model, exported = made("tagging", tmp_path / "out", "onnx", optimize="int8")
+    assert "int8: the outputs differ by" in exported.checked
+    session = opened(exported.path)
+    inputs = inputs_of(task, exported.inputs)
+    check_outputs(task, model, inputs, run(session, inputs), rtol=0.2, atol=0.2)
+    kinds = {node.op_type for node in onnx.load(exported.path).graph.node}
+    assert {"MatMulInteger", "DynamicQuantizeLinear"} <= kinds
+    assert [value.name for value in session.get_inputs()] == ["input_ids", "attention_mask", "token_type_ids"]
+
+
+def test_other_answers_are_refused_and_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        onnx_model, "runner", lambda path: lambda inputs: {"logits": np.zeros([len(inputs["input_ids"]), 2], "f4")}
+    )
+    with raises(DataError, "ONNX Runtime", "--nocheck"):
+        made("classification", tmp_path / "out", "onnx")
+    assert not os.listdir(tmp_path)
+
+
+def test_mistakes_are_one_line_errors(tmp_path, monkeypatch):
+    made("classification", tmp_path / "out", "onnx", check=False)
+    with raises(ConfigError, "out", "already exists"):
+        made("classification", tmp_path / "out", "onnx")
+    with raises(ConfigError, "bfloat16", "int8", "ONNX"):
+        made("classification", tmp_path / "new", "onnx", optimize="bfloat16")
+    monkeypatch.setitem(sys.modules, "tf2onnx", None)
+    with raises(ConfigError, "tf2onnx", "pip install 'bert_tf[onnx]'"):
+        made("classification", tmp_path / "new", "onnx")
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.slow
+def test_vectors_of_a_real_model_are_those_of_its_encoder(tmp_path):
+    encoder = bert_tf.SentenceEncoder.from_pretrained(minilm())
+    exported = encoder.export(tmp_path / "out", format="onnx")
+    texts = ["A film to remember.", "오늘 본 영화는 정말 재미있었다.", "The acting is fine; the story is not. " * 20]
+    inputs = encoder.tokenizer.encode(texts, max_length=256)
+    inputs = {
+        "input_ids": inputs["input_word_ids"],
+        "attention_mask": inputs["input_mask"],
+        "token_type_ids": inputs["input_type_ids"],
+    }
+    found = run(opened(exported.path), {name: value.numpy().astype("int64") for name, value in inputs.items()})
+    np.testing.assert_allclose(found["sentence_embedding"], encoder.encode(texts), atol=1e-5)
+    small = encoder.export(tmp_path / "int8", format="onnx", optimize="int8")
+    assert os.path.getsize(small.path) < 0.27 * os.path.getsize(exported.path)
