@@ -80,7 +80,7 @@ def convert(
         checkpoint.warnings.append("only the encoder is written: the head, a cosine of mean vectors, has no weights")
     tensors = checkpoint.tensors | (checkpoint.slots if format != "huggingface" else {})  # which has no place for them
     require_space(output, sum(tensor.nbytes for tensor in tensors.values()), "the checkpoint")
-    sizes = ("num_layers", "hidden_size", "num_heads", "vocab_size", "max_position_embeddings")
+    sizes = ("num_layers", "hidden_size", "vocab_size", "max_position_embeddings")
     with replacing_directory(output) as temporary:
         names = WRITERS[format].write(checkpoint, temporary)
         rows = [
@@ -95,6 +95,7 @@ def convert(
             "model": {
                 "task": checkpoint.task["name"] if checkpoint.task else "encoder",
                 **{name: getattr(checkpoint.config, name) for name in sizes},
+                "num_heads": max(checkpoint.config.layer_heads),
                 "parameters": sum(tensor.size for tensor in checkpoint.tensors.values()),
                 "step": checkpoint.step,
             },

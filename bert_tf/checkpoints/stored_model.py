@@ -10,6 +10,7 @@ import keras
 from bert_tf.checkpoints.tensor import Tensor, as_dtype
 from bert_tf.checkpoints.weight_map import WeightMap, read_mapped
 from bert_tf.config import BertConfig, EmbeddingConfig, FeatureConfig, from_dict
+from bert_tf.config.values import shown
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
@@ -56,8 +57,13 @@ def check_writable(checkpoint: "Checkpoint", library: str, heads: Collection[str
     """
     if checkpoint.head and checkpoint.head not in heads:
         raise ConfigError(f"the head is {checkpoint.head}, which {library} does not have{ELSEWHERE}")
+    config = checkpoint.config
+    for field, size in {"heads_per_layer": config.num_heads, "intermediate_sizes": config.intermediate_size}.items():
+        sizes = getattr(config, field)
+        if set(sizes) - {size}:
+            raise ConfigError(f"model.{field} is {shown(sizes)}, and in {library} each layer has {size}{ELSEWHERE}")
     for field, value in ({"attention": "bidirectional", "norm": "post"} | required).items():
-        ours = getattr(checkpoint.config, field)
+        ours = getattr(config, field)
         if ours != value:
             raise ConfigError(f"model.{field} is {ours!r}, and in {library} it is {value!r}{ELSEWHERE}")
 

@@ -64,6 +64,10 @@ class BertConfig:
             layer then projects to hidden_size (ALBERT, even where both sizes are equal; small ELECTRA models); 0 for
             hidden_size without a projection (BERT).
         num_layers, hidden_size, num_heads, intermediate_size: L, H, A and the feed-forward size of the paper.
+        heads_per_layer: number of heads of each layer, where some were pruned; () for num_heads in each. A head has
+            hidden_size / num_heads columns in any case.
+        intermediate_sizes: feed-forward size of each layer, where columns were pruned; () for intermediate_size in
+            each.
         shared_layers: whether all layers have the same weights, those of a single block (ALBERT).
         max_position_embeddings: longest input in tokens.
         position_offset: row of the position embedding that the first token uses: 0 in BERT, 2 in RoBERTa.
@@ -108,6 +112,8 @@ class BertConfig:
     embedding_size: int = setting(0, at_least=0, at_most=100_000)
     shared_layers: bool = False
     pooler_activation: str = setting("tanh", choices=("tanh", "relu", "erf_gelu"))
+    heads_per_layer: tuple[int, ...] = setting((), at_least=1, at_most=10_000)
+    intermediate_sizes: tuple[int, ...] = setting((), at_least=1, at_most=1_000_000)
 
     @classmethod
     def from_name(cls, name: str, **overrides: Any) -> Self:
@@ -133,14 +139,44 @@ class BertConfig:
         """Number of layers with weights of their own."""
         return 1 if self.shared_layers else self.num_layers
 
+    @property
+    def head_size(self) -> int:
+        """Columns of query, key and value of a head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def layer_heads(self) -> tuple[int, ...]:
+        """Number of heads of each layer."""
+        return tuple(self.heads_per_layer) or (self.num_heads,) * self.num_layers
+
+    @property
+    def layer_intermediates(self) -> tuple[int, ...]:
+        """Feed-forward size of each layer."""
+        return tuple(self.intermediate_sizes) or (self.intermediate_size,) * self.num_layers
+
     def check(self) -> Self:
         """Raises ConfigError for invalid values and combinations."""
         check_fields(self, "model")
         if self.hidden_size % self.num_heads:
             raise ConfigError(f"model.hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
+        for name in ("heads_per_layer", "intermediate_sizes"):
+            count = len(getattr(self, name))
+            if count and self.shared_layers:
+                raise ConfigError(
+                    f"model.{name} is set, but with shared_layers all layers have the same size; leave it out"
+                )
+            if count not in (0, self.num_layers):
+                raise ConfigError(
+                    f"model.{name} has {count} entries for num_layers {self.num_layers}; expected one each"
+                )
+        if max(self.layer_heads) > self.num_heads:
+            raise ConfigError(
+                f"model.heads_per_layer has {max(self.layer_heads)}; expected up to the {self.num_heads} of num_heads"
+            )
         rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
-        block = 4 * self.hidden_size + 2 * self.intermediate_size
-        weights = rows * self.embedding_width + (self.embedding_size + self.num_blocks * block) * self.hidden_size
+        heads, inner = (sum(sizes[: self.num_blocks]) for sizes in (self.layer_heads, self.layer_intermediates))
+        blocks = 4 * heads * self.head_size + 2 * inner
+        weights = rows * self.embedding_width + (self.embedding_size + blocks) * self.hidden_size
         if weights > _MOST_WEIGHTS:
             raise ConfigError(
                 f"the model has {weights:,} weights; expected up to {_MOST_WEIGHTS:,}: check model.hidden_size "

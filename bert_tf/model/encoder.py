@@ -90,7 +90,8 @@ def attention_probabilities(encoder: "BertEncoder", features: Tensors) -> tf.Ten
         features: the encoder's inputs, int32 [batch, length].
 
     Returns:
-        float32 [batch, layers, heads, length, length]: the last dimension sums to 1 over the attended tokens.
+        float32 [batch, layers, heads, length, length]: the last dimension sums to 1 over the attended tokens. Layers
+        with fewer heads than others have zeros instead of these.
     """
     return inferred(_attention_probabilities, encoder, features)
 
@@ -100,7 +101,9 @@ def _attention_probabilities(encoder: "BertEncoder", features: Tensors) -> tf.Te
     inputs = [outputs["embedding_output"], *outputs["encoder_outputs"][:-1]]  # of each layer
     bias = encoder.get_layer("attention_bias")(features["input_mask"])
     blocks = zip(itertools.cycle(encoder.blocks()), inputs, strict=False)
-    return tf.stack([block.attention_probabilities(x, bias) for block, x in blocks], 1)
+    found = [block.attention_probabilities(x, bias) for block, x in blocks]
+    most = max(encoder.config.layer_heads)
+    return tf.stack([tf.pad(one, [[0, 0], [0, most - one.shape[1]], [0, 0], [0, 0]]) for one in found], 1)
 
 
 class FunctionalModel(keras.Model):
@@ -209,7 +212,9 @@ class BertEncoder(FunctionalModel):
         x = WithoutPadding(name="without_padding", autocast=False)(x)
         with_padding = WithPadding(name="with_padding", autocast=False)
         layer_outputs = []
-        blocks = [TransformerBlock(config, name=f"layer_{index}", dtype=policy) for index in range(config.num_blocks)]
+        blocks = [
+            TransformerBlock(config, index, name=f"layer_{index}", dtype=policy) for index in range(config.num_blocks)
+        ]
         for block in blocks * (config.num_layers // config.num_blocks):
             x = block(x, bias)
             layer_outputs.append(with_padding(x, embedded_tokens))

@@ -144,6 +144,17 @@ class ConfiguredLayer(keras.layers.Layer):
         return cls(**(config | {"config": read_config(config["config"])}))
 
 
+class NumberedLayer(ConfiguredLayer):
+    """Base class of a block's layers whose size depends on the number of the block in the encoder, from 0."""
+
+    def __init__(self, config: BertConfig, index: int = 0, **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
+        self.index = index
+
+    def get_config(self) -> Json:
+        return super().get_config() | {"index": self.index}
+
+
 def read_config(values: Json) -> BertConfig:
     """Reads the config of an encoder or layer from a .keras file."""
     return from_dict(BertConfig, values)
@@ -240,7 +251,7 @@ class Embeddings(ConfiguredLayer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class SelfAttention(ConfiguredLayer):
+class SelfAttention(NumberedLayer):
     """Multi-head self-attention with its output projection; query, key and value in one matmul.
 
     Not called itself: a `TransformerBlock` calls `attend` and adds the output projection to its input.
@@ -251,11 +262,13 @@ class SelfAttention(ConfiguredLayer):
 
     converted: Callable[[tf.Tensor], tf.Tensor] | None = None
 
-    def __init__(self, config: BertConfig, **kwargs: Any) -> None:
-        super().__init__(config, **kwargs)
+    def __init__(self, config: BertConfig, index: int = 0, **kwargs: Any) -> None:
+        super().__init__(config, index, **kwargs)
         make = initializer(config)
+        self._heads_shape = config.layer_heads[index], config.head_size
+        self._width = math.prod(self._heads_shape)
         # The kernel's columns are [3, heads, head_size]: query, key, value.
-        self.qkv = Dense(3 * config.hidden_size, kernel_initializer=make, name="qkv", dtype=self.dtype_policy)
+        self.qkv = Dense(3 * self._width, kernel_initializer=make, name="qkv", dtype=self.dtype_policy)
         self.output_projection = Dense(
             config.hidden_size, kernel_initializer=make, name="output", dtype=self.dtype_policy
         )
@@ -263,10 +276,10 @@ class SelfAttention(ConfiguredLayer):
 
     def build(self, inputs_shape: Shape) -> None:
         self.qkv.build(inputs_shape)
-        self.output_projection.build(inputs_shape)
+        self.output_projection.build((*inputs_shape[:-1], self._width))
 
     def attend(self, rows: tf.Tensor, layout: AllPositions, bias: tf.Tensor, training: bool) -> tf.Tensor:
-        """Attention without the output projection, from rows [rows, hidden] of this layout to such rows."""
+        """Attention without the output projection, from [rows, hidden] of this layout to [rows, heads * head_size]."""
         query, key, value = self._heads(rows, layout)
         if training and self.dropout.is_fused(query):
             probabilities = self.dropout.softmax(_scaled_scores(query, key), tf.cast(bias, tf.float32))
@@ -275,7 +288,7 @@ class SelfAttention(ConfiguredLayer):
         else:  # not through the layer, which would convert them to its dtype
             probabilities = (self.converted or softmax)(_scores(query, key, bias, training))
         context = tf.transpose(tf.matmul(tf.cast(probabilities, value.dtype), value), [0, 2, 1, 3])
-        return layout.without_padding(tf.reshape(context, [-1, self.config.hidden_size]))
+        return layout.without_padding(tf.reshape(context, [-1, self._width]))
 
     def probabilities(self, inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Attention probabilities without dropout: float32 [batch, heads, length, length]."""
@@ -284,8 +297,7 @@ class SelfAttention(ConfiguredLayer):
 
     def _heads(self, rows: tf.Tensor, layout: AllPositions) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Query, key and value: each [batch, heads, length, head_size]."""
-        head_size = self.config.hidden_size // self.config.num_heads
-        shape = [layout.shape[0], layout.shape[1], 3, self.config.num_heads, head_size]
+        shape = [layout.shape[0], layout.shape[1], 3, *self._heads_shape]
         qkv = tf.reshape(layout.with_padding(self.qkv(rows)), shape)
         query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
         return query, key, value
@@ -333,16 +345,16 @@ class WithPadding(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class TransformerBlock(ConfiguredLayer):
+class TransformerBlock(NumberedLayer):
     """Self-attention and a two-layer feed-forward network, each with dropout, residual and LayerNorm."""
 
-    def __init__(self, config: BertConfig, **kwargs: Any) -> None:
-        super().__init__(config, **kwargs)
+    def __init__(self, config: BertConfig, index: int = 0, **kwargs: Any) -> None:
+        super().__init__(config, index, **kwargs)
         policy, make = self.dtype_policy, initializer(config)
-        self.attention = SelfAttention(config, name="attention", dtype=policy)
+        self.attention = SelfAttention(config, index, name="attention", dtype=policy)
         self.attention_norm = LayerNorm(config.layer_norm_epsilon, name="attention_norm", dtype=policy)
         self.intermediate = Dense(
-            config.intermediate_size,
+            config.layer_intermediates[index],
             activation(config.activation),
             kernel_initializer=make,
             name="intermediate",
@@ -353,7 +365,7 @@ class TransformerBlock(ConfiguredLayer):
         self.dropout = Dropout(config.dropout, dtype=policy)
 
     def build(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> None:
-        intermediate_shape = (*inputs_shape[:-1], self.config.intermediate_size)
+        intermediate_shape = (*inputs_shape[:-1], self.config.layer_intermediates[self.index])
         self.attention.build(inputs_shape)
         self.attention_norm.build(inputs_shape)
         self.intermediate.build(inputs_shape)

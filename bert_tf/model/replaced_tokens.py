@@ -35,6 +35,8 @@ def generator_config(config: BertConfig, size: float) -> BertConfig:
         hidden_size=hidden,
         intermediate_size=max(1, heads * config.intermediate_size // config.num_heads),
         pooler=False,
+        heads_per_layer=(),
+        intermediate_sizes=(),
     )
 
 

@@ -51,7 +51,7 @@ def variable_shapes(
 
 
 def _encoder_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
-    hidden, inner, width = config.hidden_size, config.intermediate_size, config.embedding_width
+    hidden, width = config.hidden_size, config.embedding_width
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings/word_embeddings": (config.vocab_size, width),
         "embeddings/position_embeddings": (config.position_offset + config.max_position_embeddings, width),
@@ -62,9 +62,10 @@ def _encoder_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     if config.embedding_size:
         shapes |= _dense("embeddings/projection", width, hidden)
     for index in range(config.num_blocks):
-        layer = f"layer_{index}"
-        shapes |= _dense(f"{layer}/attention/qkv", hidden, 3 * hidden)
-        shapes |= _dense(f"{layer}/attention/output", hidden, hidden)
+        layer, inner = f"layer_{index}", config.layer_intermediates[index]
+        attended = config.layer_heads[index] * config.head_size
+        shapes |= _dense(f"{layer}/attention/qkv", hidden, 3 * attended)
+        shapes |= _dense(f"{layer}/attention/output", attended, hidden)
         shapes |= _norm(f"{layer}/attention_norm", hidden)
         shapes |= _dense(f"{layer}/intermediate", hidden, inner)
         shapes |= _dense(f"{layer}/output", inner, hidden)

@@ -161,15 +161,16 @@ def attention_signature(codec: Served, model: keras.Model) -> TfFunction:
             return {"attention_bytes": encoded, "token_count": counts}
 
         rows = tf.shape(flat["input_word_ids"])[0]
+        heads = max(encoder.config.layer_heads)
         # These strings are in memory four times until they are an answer.
-        size = 4 * encoder.config.num_layers * encoder.config.num_heads
+        size = 4 * encoder.config.num_layers * heads
         squares = tf.square(tf.reduce_sum(tf.cast(flat["input_mask"], tf.int64), 1))
         with tf.control_dependencies([check_size(size * tf.reduce_sum(squares))]):
             rows = tf.identity(rows)
         # Most of the memory is for the probabilities, of which there are many more than tokens.
         attention = chunked_map(compute, rows, length * length // 8 + length)
         counts = attention["token_count"]
-        shape = [tf.fill([rows], size) for size in (encoder.config.num_layers, encoder.config.num_heads)]
+        shape = [tf.fill([rows], size) for size in (encoder.config.num_layers, heads)]
         attention["attention_shape"] = tf.stack([*shape, counts, counts], 1)
         return tokens | {
             name: tf.reshape(value, tf.concat([outer, tf.shape(value)[1:]], 0)) for name, value in attention.items()

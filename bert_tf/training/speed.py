@@ -60,13 +60,14 @@ def row_flops(length: float, config: BertConfig, *, predictions: int = 0, pooled
         pooled: number of pooled outputs per row.
     """
     hidden, width = config.hidden_size, config.embedding_width
-    # Query, key, value and output are four of [hidden, hidden]; the feed-forward network is two.
-    dense = 2 * hidden * (4 * hidden + 2 * config.intermediate_size)
-    attention = 2 * 2 * length * hidden  # attention scores and weighted sum of the values, of one position with all
+    attended = sum(config.layer_heads) * config.head_size  # columns of all layers
+    # Query, key, value and output are four of [hidden, attended]; the feed-forward network is two.
+    dense = 2 * hidden * (4 * attended + 2 * sum(config.layer_intermediates))
+    attention = 2 * 2 * length * attended  # attention scores and weighted sum of the values, of one position with all
     projected = 2 * config.embedding_size * hidden
     predicted = 2 * width * (hidden + config.vocab_size)
     labelled = 2 * hidden * (hidden + 2)
-    encoded = length * (config.num_layers * (dense + attention) + projected)
+    encoded = length * (dense + attention + projected)
     return 3.0 * (encoded + predictions * predicted + pooled * labelled)
 
 

@@ -17,7 +17,7 @@ from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.state.checkpoints import Checkpoints
 from tests.errors import raises
-from tests.model.small import PIECES, features, randomize, small_config
+from tests.model.small import PIECES, PRUNED, features, randomize, small_config
 
 
 def make(name, **config):
@@ -51,7 +51,7 @@ def test_a_folder_with_files_of_somebody_else_stays_as_it_is(tmp_path, case):
 
 @pytest.fixture(params=["pretraining", "classification"])
 def saved(request, tmp_path):
-    task, model, encoder = make(request.param, norm="pre", activation="relu", dropout=0.2)
+    task, model, encoder = make(request.param, norm="pre", activation="relu", dropout=0.2, **PRUNED)
     directory.save(str(tmp_path), model, encoder, task)
     return tmp_path, task, model, encoder
 

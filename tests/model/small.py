@@ -30,6 +30,8 @@ FAMILY = {
     "electra": {"embedding_size": 16, "activation": "erf_gelu", "pooler_activation": "erf_gelu"},
     "distilbert": {"activation": "erf_gelu", "type_vocab_size": 0, "pooler_activation": "relu"},
 }
+# Layers of different sizes, for two layers; heads keep their size.
+PRUNED = {"heads_per_layer": (3, 1), "intermediate_sizes": (48, 16)}
 
 
 def seeded(seed, **fields):

@@ -9,7 +9,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.heads import build
 from bert_tf.model.variables import HEADS, variable_shapes
 from tests.errors import raises
-from tests.model.small import small_config
+from tests.model.small import PRUNED, small_config
 
 CONFIGS = {
     "bert": {},
@@ -18,6 +18,7 @@ CONFIGS = {
     "positions from 2, 3 types": {"position_offset": 2, "type_vocab_size": 3},
     "pre-norm, 3 layers": {"norm": "pre", "num_layers": 3, "intermediate_size": 48},
     "projected embeddings": {"embedding_size": 16},
+    "pruned": PRUNED,
     "shared layers": {"embedding_size": 32, "shared_layers": True, "num_layers": 3},  # projected, as in ALBERT
 }
 # Millions of parameters in the papers, of ALBERT-xxlarge in the published checkpoint: the paper's table says 235.

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from bert_tf import BertConfig, BertEncoder, BertPretrainer
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.model.encoder import attention_probabilities
 from bert_tf.model.heads import classifier
 from tests.errors import raises
 from tests.model.numpy_bert import ACTIVATIONS, encode, pretraining_logits, tensors_of
@@ -15,6 +16,7 @@ from tests.model.small import (
     MIXED_BFLOAT16,
     MIXED_FLOAT16,
     PIECES,
+    PRUNED,
     features,
     multiplies_bfloat16,
     multiplies_float16,
@@ -115,6 +117,45 @@ def test_members_of_the_family_equal_a_numpy_bert(member):
     assert_equals_a_numpy_bert(small_config(**FAMILY[member], num_layers=3))
 
 
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_layers_with_fewer_heads_and_columns_equal_whole_ones_that_ignore_the_others(norm):
+    """Heads and columns that the output projections multiply by zero are the same as none."""
+    whole = randomize(BertEncoder(small_config(norm=norm)), seed=1)
+    small = BertEncoder(small_config(norm=norm, **PRUNED))
+    heads, columns = [[0, 2, 3], [1]], [np.arange(3, 51), np.arange(48, 64)]
+    own = {variable.path: variable for variable in small.weights}
+    for variable in whole.weights:
+        if variable.path.startswith("layer_"):
+            index = int(variable.path[6])
+            inner, attended = columns[index], np.arange(32).reshape(4, 8)[heads[index]].reshape(-1)
+            values, zeroed = variable.numpy(), np.zeros(variable.shape)
+            match variable.path.split("/")[1:]:
+                case ["attention", "qkv", _]:
+                    values = values[..., np.concatenate([part * 32 + attended for part in range(3)])]
+                case ["attention", "output", "kernel"]:
+                    zeroed[attended] = values[attended]
+                    variable.assign(zeroed)
+                    values = values[attended]
+                case ["intermediate", _]:
+                    values = values[..., inner]
+                case ["output", "kernel"]:
+                    zeroed[inner] = values[inner]
+                    variable.assign(zeroed)
+                    values = values[inner]
+            own[variable.path].assign(values)
+        else:
+            own[variable.path].assign(variable)
+    inputs = features()
+    want, got = whole(inputs), small(inputs)
+    tf.nest.map_structure(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-6), want, got)
+    inputs = {name: tf.constant(value) for name, value in inputs.items()}
+    want, got = attention_probabilities(whole, inputs).numpy(), attention_probabilities(small, inputs).numpy()
+    assert got.shape[2] == 3
+    for index, kept in enumerate(heads):
+        np.testing.assert_allclose(got[:, index, : len(kept)], want[:, index, kept], atol=1e-6)
+        assert not got[:, index, len(kept) :].any()
+
+
 def test_new_weights_are_truncated_normal_with_zero_biases_and_unit_scales():
     keras.utils.set_random_seed(0)
     for variable in BertEncoder(small_config(hidden_size=128, intermediate_size=512)).weights:
@@ -201,11 +242,12 @@ def test_the_global_policy_is_the_default():
 
 
 @pytest.mark.parametrize("dtype", ["float32", MIXED_BFLOAT16])
-@pytest.mark.parametrize("kind", ["encoder", "pretrainer", "classifier", "albert"])
+@pytest.mark.parametrize("kind", ["encoder", "pretrainer", "classifier", "albert", "pruned"])
 def test_the_model_is_restored_from_a_keras_file(tmp_path, kind, dtype):
-    encoder = BertEncoder(small_config(norm="pre", activation="relu", **FAMILY.get(kind, {})), dtype=dtype)
+    shape = (FAMILY | {"pruned": PRUNED}).get(kind, {})
+    encoder = BertEncoder(small_config(norm="pre", activation="relu", **shape), dtype=dtype)
     inputs = features()
-    if kind in ("pretrainer", "albert"):
+    if kind in ("pretrainer", "albert", "pruned"):
         inputs["masked_lm_positions"] = np.array([[1, 2], [3, 0], [0, 0], [5, 1]], np.int32)
     model = {"encoder": lambda: encoder, "classifier": lambda: classifier(encoder, 3)}.get(
         kind, lambda: BertPretrainer(encoder)
@@ -219,7 +261,7 @@ def test_the_model_is_restored_from_a_keras_file(tmp_path, kind, dtype):
 
 
 def test_a_config_of_an_earlier_version_is_that_of_bert():
-    later = ("embedding_size", "shared_layers", "pooler_activation")
+    later = ("embedding_size", "shared_layers", "pooler_activation", "heads_per_layer", "intermediate_sizes")
     saved = BertEncoder(small_config()).get_config()
     saved["config"] = {name: value for name, value in saved["config"].items() if name not in later}
     assert BertEncoder.from_config(saved).config == small_config()

@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_tf import BertEncoder
 from bert_tf.model.layers import Dense
 from bert_tf.model.mode import Tokens, infer
-from tests.model.small import FAMILY, randomize, small_config
+from tests.model.small import FAMILY, PRUNED, randomize, small_config
 
 
 def batch(mask):
@@ -36,7 +36,8 @@ MASKS = {
 
 @pytest.mark.parametrize(
     "mask, shape",
-    [(mask, {"norm": norm}) for mask in MASKS for norm in ("post", "pre")] + [("different lengths", FAMILY["albert"])],
+    [(mask, {"norm": norm}) for mask in MASKS for norm in ("post", "pre")]
+    + [("different lengths", shape) for shape in (FAMILY["albert"], PRUNED)],
 )
 def test_tokens_have_the_outputs_that_they_have_with_padding(mask, shape):
     encoder = randomize(BertEncoder(small_config(**shape, max_position_embeddings=40)))

@@ -9,7 +9,7 @@ from bert_tf import BertEncoder
 from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows
 from bert_tf.model.positions import PackedPositions
 from bert_tf.tasks import MaskedLM, Pretraining
-from tests.model.small import FAMILY, PIECES, randomize, small_config
+from tests.model.small import FAMILY, PIECES, PRUNED, randomize, small_config
 
 LENGTH, PREDICTIONS, SEQUENCES = 24, 4, 30
 
@@ -54,7 +54,7 @@ def learn(task, model, features):
     return metrics, float(loss), dense
 
 
-@pytest.mark.parametrize("shape", [{}, {"norm": "pre", "position_offset": 2}, FAMILY["albert"]])
+@pytest.mark.parametrize("shape", [{}, {"norm": "pre", "position_offset": 2}, FAMILY["albert"], PRUNED])
 @pytest.mark.parametrize("kind", [Pretraining, MaskedLM])
 def test_packed_rows_have_the_loss_the_metrics_and_the_gradients_of_their_sequences(kind, shape):
     task = kind(None, LENGTH)

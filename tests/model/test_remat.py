@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.mode import Mode
-from tests.model.small import FAMILY, MIXED_BFLOAT16, MIXED_FLOAT16, features, randomize, seeded, small_config
+from tests.model.small import FAMILY, MIXED_BFLOAT16, MIXED_FLOAT16, PRUNED, features, randomize, seeded, small_config
 from tests.model.test_packed import packed, sequences
 
 LAYERS = 2
@@ -37,7 +37,9 @@ def softmaxes(run):
     return sum(operation.type == "Softmax" for operation in graph.get_operations())
 
 
-@pytest.mark.parametrize("shape, rows", [({}, False), ({"norm": "pre"}, False), ({}, True), (FAMILY["albert"], False)])
+@pytest.mark.parametrize(
+    "shape, rows", [({}, False), ({"norm": "pre"}, False), ({}, True), (FAMILY["albert"], False), (PRUNED, False)]
+)
 def test_gradients_and_dropout_equal_those_without_rematerialization(shape, rows):
     config = shape | {"dropout": 0.2, "attention_dropout": 0.2}
     keeping, computing = step(False, rows, **config), step(True, rows, **config)

@@ -33,6 +33,7 @@ def products(function, specs):
         (True, "pretraining", {}),
         (False, "masked_lm", {}),
         (False, "pretraining", {"embedding_size": 16, "shared_layers": True}),
+        (True, "pretraining", {"heads_per_layer": (3, 1), "intermediate_sizes": (40, 8)}),
     ],
 )
 def test_the_operations_of_a_row_equal_those_of_the_products_in_the_traced_step(packed, head, shape):

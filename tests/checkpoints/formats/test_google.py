@@ -334,7 +334,17 @@ def test_a_model_like_googles_has_no_warnings(tmp_path):
     assert checkpoint.warnings == []
 
 
-@pytest.mark.parametrize("config", [{"norm": "pre"}, {"position_offset": 2}, {"type_vocab_size": 0}])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"norm": "pre"},
+        {"position_offset": 2},
+        {"type_vocab_size": 0},
+        {"heads_per_layer": (4, 2)},
+        {"heads_per_layer": (3, 3)},  # equal in all layers, but google-research/bert's heads would be larger
+        {"intermediate_sizes": (64, 32)},
+    ],
+)
 def test_a_model_that_google_cannot_represent_is_refused_before_a_file_is_written(tmp_path, config):
     checkpoint, _ = small_checkpoint(**config)
     (field,) = config

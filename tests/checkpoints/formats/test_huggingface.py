@@ -784,6 +784,8 @@ def test_optimizer_state_is_not_written(tmp_path):
     [
         (lambda: small(norm="pre"), "model.norm"),
         (lambda: small("cosine"), "cosine"),
+        (lambda: small(heads_per_layer=(4, 1)), "model.heads_per_layer is (4, 1), and in Transformers"),
+        (lambda: small(intermediate_sizes=(8, 8)), "model.intermediate_sizes"),
         (lambda: member("roberta", "pretraining"), "model.position_offset is 2, not 0"),
         (lambda: member("roberta", "masked_lm", activation="relu"), "model.activation is 'relu'"),
         (lambda: member("electra", "masked_lm", activation="tanh_gelu"), "model.activation is 'tanh_gelu'"),

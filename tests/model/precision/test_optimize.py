@@ -16,7 +16,7 @@ from bert_tf.model.precision.optimize import optimized
 from tests.errors import raises
 from tests.inference.exports import LENGTH, VOCABULARY, classifier
 from tests.model.precision.test_int8 import exports_int8
-from tests.model.small import FAMILY, multiplies_bfloat16, randomize, small_config
+from tests.model.small import FAMILY, PRUNED, multiplies_bfloat16, randomize, small_config
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,23 @@ def test_an_export_has_one_set_of_weights_for_all_layers(albert, tmp_path, mode,
     np.testing.assert_allclose(found, tf.nn.softmax(logits), atol=0.1)
     card = json.loads(pathlib.Path(exported.path, "assets.extra/model_card.json").read_text())
     assert card["approximation"].startswith(f"{mode}: the last layer differs by ")
+
+
+@pytest.mark.parametrize(
+    "mode", [pytest.param("bfloat16", marks=multiplies_bfloat16), pytest.param("int8", marks=exports_int8), "none"]
+)
+def test_layers_of_different_sizes_are_exported(tmp_path, mode):
+    task = classifier()
+    config = small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, **PRUNED)
+    model = randomize(task.build(BertEncoder(config)), scale=0.4)
+    exported = export(task, model, str(tmp_path), optimize=mode, attention=True)  # compared with the model in a session
+    texts = ["A film to remember.", "the good " * 40, ""]
+    features = task.codec.token_features({"text": tf.constant(texts)})
+    logits = model({name: features[name] for name in model.input})["logits"]
+    found = ask.Model(exported.path).run({"text": texts})["probabilities"]
+    np.testing.assert_allclose(found, tf.nn.softmax(logits), atol=1e-5 if mode == "none" else 0.1)
+    attention = tf.saved_model.load(exported.path).signatures["attention"](text=tf.constant(texts))
+    assert attention["attention_shape"][:, :2].numpy().tolist() == [[2, 3]] * 3  # zeros for heads that a layer lacks
 
 
 @exports_int8
