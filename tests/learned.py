@@ -14,7 +14,7 @@ from bert_tf.bundled import bundled
 from bert_tf.text import Tokenizer, learn_byte_pairs, learn_vocabulary
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.byte_pair import BytePairTokenizer
-from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer, with_fairseq_ids
+from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer, with_fairseq_ids, with_ids
 
 SIZE = 1500  # of every vocabulary here
 KINDS = ("wordpiece", "byte_bpe", "unigram")
@@ -96,6 +96,16 @@ def sentence_piece(**settings: Any) -> SentencePieceTokenizer:
     return SentencePieceTokenizer(with_fairseq_ids(sentence_piece_model(**settings)))
 
 
+@functools.cache
+def camembert() -> SentencePieceTokenizer:
+    """A SentencePiece tokenizer with CamemBERT's ids, of `sentence_piece_model`."""
+    model = sentence_piece_model()
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    own = [processor.id_to_piece(number) for number in range(1, processor.vocab_size())]
+    first = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]
+    return SentencePieceTokenizer(with_ids(model, [*first, *own, "<mask>"]))
+
+
 # Every kind of model that files may hold.
 TOKENIZERS: dict[str, Callable[[], BaseTokenizer]] = {
     "wordpiece": lambda: learned("wordpiece").tokenizer,
@@ -103,6 +113,7 @@ TOKENIZERS: dict[str, Callable[[], BaseTokenizer]] = {
     "unigram": sentence_piece,
     "bpe": lambda: sentence_piece(model_type="bpe"),
     "bytes": lambda: sentence_piece(byte_fallback=True),
+    "camembert": camembert,
     "albert": lambda: albert_tokenizer(albert_model()),
 }
 

@@ -5,6 +5,7 @@
 writes them for other processes, including those with other versions of TensorFlow.
 """
 
+import functools
 import itertools
 import pathlib
 import pickle
@@ -32,13 +33,22 @@ from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.tasks.signatures import attention_signature
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
-from tests.learned import learned
-from tests.model.small import PIECES, randomize, small_config
+from tests.learned import TOKENIZERS, learned
+from tests.model.small import FAMILY, PIECES, randomize, small_config
 
 LENGTH = 32
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz"), *"0123456789", "오늘", "영화", "##는"]
 TAGS = ("O", "B-X", "I-X", "B-Y", "I-Y")
-GELU = {"activation": "erf_gelu"}
+ROBERTA = {"activation": "erf_gelu", "position_offset": 2, "type_vocab_size": 1}
+# Members of the family: their tokenizers, of TOKENIZERS, and their architectures.
+MEMBERS = {
+    "RoBERTa": ("byte_bpe", ROBERTA),
+    "XLM-R": ("unigram", ROBERTA),
+    "CamemBERT": ("camembert", ROBERTA),
+    "DistilBERT": ("wordpiece", FAMILY["distilbert"]),
+    "ELECTRA": ("wordpiece", FAMILY["electra"]),
+    "ALBERT": ("albert", FAMILY["albert"]),
+}
 
 
 def _tokenizer(**options):
@@ -85,6 +95,15 @@ def _made(task, **config):
     return task, randomize(task.build(encoder), scale=0.5)  # small weights give all texts the same answer
 
 
+def _member(name, head):
+    """A model of a member of the family: "classification" of texts, or the "masks" in them."""
+    kind, config = MEMBERS[name]
+    tokenizer = TOKENIZERS[kind]()
+    if head == "masks":
+        return _made(MaskedLM(tokenizer, LENGTH), **config, pooler=False)
+    return _made(_classification(tokenizer), **config)
+
+
 def _vectors(per, tokenizer=None, **config):
     tokenizer = tokenizer or _tokenizer()
     encoder = randomize(_encoder(tokenizer.vocab_size), scale=0.5)
@@ -113,17 +132,16 @@ KINDS = {
     "questions": lambda: _made(_questions()),
     "questions without answer": lambda: _made(_questions(unanswerable=True)),
     "multiple choice": lambda: _made(MultipleChoice(_tokenizer(), MultipleChoiceConfig(max_length=LENGTH))),
-    "masked language model like roberta": lambda: _made(
-        MaskedLM(_tokenizer(), LENGTH), **GELU, position_offset=2, type_vocab_size=1, pooler=False
-    ),
     "pre-training on packed rows": _packed,
-    "classification of byte pairs": lambda: _made(_classification(learned("byte_bpe").tokenizer), type_vocab_size=1),
-    "masks of byte pairs": lambda: _made(MaskedLM(learned("byte_bpe").tokenizer, LENGTH), type_vocab_size=1),
+    **{
+        f"{head} by {name}": functools.partial(_member, name, head)
+        for name in MEMBERS
+        for head in ("classification", "masks")
+    },
     "questions of byte pairs": lambda: _made(_questions(learned("byte_bpe").tokenizer), type_vocab_size=1),
     "classification of pairs of unigrams": lambda: _made(
         _classification(learned("unigram").tokenizer, pair=True), type_vocab_size=1
     ),
-    "masks of unigrams": lambda: _made(MaskedLM(learned("unigram").tokenizer, LENGTH), type_vocab_size=1),
     "tagging of unigrams": lambda: _made(_tagging(tokenizer=learned("unigram").tokenizer), type_vocab_size=1),
     "vectors of sentences": lambda: _vectors("sentence"),
     "vectors of words of byte pairs": lambda: _vectors("word", learned("byte_bpe").tokenizer),
@@ -136,9 +154,9 @@ WITH_ATTENTION = (
     "questions",
     "multiple choice",
     "pre-training on packed rows",
-    "masks of byte pairs",
+    "masks by RoBERTa",
     "questions of byte pairs",
-    "masks of unigrams",
+    "masks by XLM-R",
     "tagging of unigrams",
 )
 

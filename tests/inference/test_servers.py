@@ -25,7 +25,7 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 PAIRS = "classification of pairs"
 QUICK = (PAIRS, "tagging on bilstm")
 # Each kind of tokenizer, also with a text of 100 kB and with 10,000 rows.
-LARGE = ("classification", "classification of byte pairs", "classification of pairs of unigrams")
+LARGE = ("classification", "classification by RoBERTa", "classification of pairs of unigrams")
 every_kind = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in kinds.KINDS]
 )

@@ -30,13 +30,12 @@ KINDS = {
     "questions": "questions",
     "choices": "multiple choice",
     "masks": "pre-training on packed rows",
-    "byte_pairs": "masks of byte pairs",
     "byte_questions": "questions of byte pairs",
-    "unigrams": "masks of unigrams",
     "unigram_tags": "tagging of unigrams",
     "sentences": "vectors of sentences",
     "words": "vectors of words",
 }
+KINDS |= {f"{name}-{head}": f"{head} by {name}" for name in kinds.MEMBERS for head in ("classification", "masks")}
 MARKUP = """<img src=x onerror="window.hacked=1"><script>window.hacked=1</script> & <b>the good</b> '"""
 
 
@@ -185,7 +184,9 @@ def percent(share):
 
 
 PAIR = {"text": "the good b", "second_text": "the c"}
-MASKS = {"masks": "[MASK]", "byte_pairs": "<mask>", "unigrams": "<mask>"}
+MASKS = {"masks": "[MASK]"} | {
+    f"{name}-masks": "<mask>" if config is kinds.ROBERTA else "[MASK]" for name, (_, config) in kinds.MEMBERS.items()
+}
 CASES = {
     "plain": {"text": "오늘 영화는 the good"},
     "pairs": PAIR,
@@ -194,10 +195,10 @@ CASES = {
     "tags": {"text": "🦄 오늘 the good"},
     "questions": {"question": "the good", "context": "🦄 오늘 영화는 the good b c d e f g"},
     "choices": {"context": "the good", "question": "a", "choices": ["b", "c d"]},
-    "masks": {"text": "the [MASK] good"},
-    "byte_pairs": {"text": "the <mask> good"},
+    **{model: {"text": f"the {mask} good"} for model, mask in MASKS.items()},
     "byte_questions": {"question": "the good", "context": "🦄 오늘 영화는 the good b c"},
-    "unigrams": {"text": "파일을 <mask>합니다."},
+    "XLM-R-masks": {"text": "파일을 <mask>합니다."},
+    **{f"{name}-classification": {"text": "오늘 영화는 the good café"} for name in kinds.MEMBERS},
     "unigram_tags": {"text": "🦄 오늘 the good"},
     "sentences": {"text": ["the good", "a b", "c d"]},
     "words": {"text": ["the good", "a b c", "d"]},
@@ -206,7 +207,7 @@ CASES = {
 
 def expected(model, fields, outputs):
     """Parts of the answer in their order, from the outputs of the REST API."""
-    if model in ("plain", "pairs", "labels"):
+    if KINDS[model].startswith("classification") or model == "labels":
         ranked = sorted(zip(outputs["probabilities"][0], outputs["labels"][0], strict=True), reverse=True)
         return [part for share, label in ranked for part in (label, percent(share))]
     if model == "similar":
@@ -365,7 +366,7 @@ def test_masking_a_token_shows_the_answers_to_its_ids_with_and_without_it(page, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["similar", "tags", "questions", "choices", "masks", "byte_pairs"])
+@pytest.mark.parametrize("model", ["similar", "tags", "questions", "choices", "masks", "RoBERTa-masks"])
 def test_every_task_with_attention_shows_what_masking_changes(page, model):
     page.open(model)
     page.ask(**CASES[model])
@@ -414,7 +415,7 @@ def test_tokens_are_shown_with_ids_and_character_offsets(page, server):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["byte_pairs", "unigrams"])
+@pytest.mark.parametrize("model", ["RoBERTa-masks", "XLM-R-masks"])
 def test_tokens_of_every_kind_are_readable_and_joined_to_words(page, model):
     page.open(model)
     page.ask(text="The committee, however, saved 파일을  저장합니다 <mask>.")
