@@ -1,6 +1,7 @@
 """State of the input pipeline at each checkpoint: a run resumes without reading its data again."""
 
 import contextlib
+import glob
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,10 +10,12 @@ import tensorflow as tf
 
 from bert_tf.files import numbers_of, replacing
 from bert_tf.inputs.batching import stream
+from bert_tf.inputs.identity import digest, file_identity
 from bert_tf.types import Tensors
 
 # Of the operations that make the batches, to be increased with every change of them: a state is read by their names.
 _STRUCTURE = 3
+_DIGEST = ".sha256"  # ending of the file with the digest of a state's other files
 
 
 class InputState:
@@ -45,8 +48,13 @@ class InputState:
         with contextlib.suppress(tf.errors.OpError, OSError):  # such as a full disk
             self._remove(lambda name: name.startswith(self._worker) and not name.startswith(kept))
             with replacing(f"{self._path(step)}.index") as index:
-                state = tf.train.Checkpoint(iterator=iterator, step=tf.Variable(step))
-                state.write(index.removesuffix(".index"))
+                state, path = (
+                    tf.train.Checkpoint(iterator=iterator, step=tf.Variable(step)),
+                    index.removesuffix(".index"),
+                )
+                state.write(path)
+                with open(path + _DIGEST, "w", encoding="ascii") as file:
+                    file.write(_digest(path))
 
     def open(
         self,
@@ -67,14 +75,16 @@ class InputState:
         if step is not None and step in self._steps():
             iterator = iter(stream(batches, position))
             try:
+                with open(self._path(step) + _DIGEST, "rb") as file:
+                    if file.read() != _digest(self._path(step)).encode():  # reading it could end the process
+                        raise ValueError("its files are damaged")
                 held = tf.Variable(-1)
                 state = tf.train.Checkpoint(iterator=iterator, step=held)
                 state.read(self._path(step)).assert_nontrivial_match()
                 if int(held) != step:
                     raise ValueError(f"it is the state at step {int(held)}")
                 return iterator
-            # IndexError: truncated; MemoryError: a size in it is damaged.
-            except (tf.errors.OpError, AssertionError, ValueError, IndexError, MemoryError):
+            except (tf.errors.OpError, AssertionError, ValueError, OSError):
                 self._remove(lambda name: name.startswith(f"{self._name}-{step}."))
         if position[1]:
             print(
@@ -96,3 +106,9 @@ class InputState:
             for name in filter(is_obsolete, os.listdir(self._directory)):
                 if os.path.isfile(path := os.path.join(self._directory, name)):
                     os.remove(path)
+
+
+def _digest(path: str) -> str:
+    """A digest of the files of the state at `path`, a path without endings."""
+    files = sorted(glob.glob(f"{glob.escape(path)}.*"))
+    return digest({file.removeprefix(path): file_identity(file) for file in files if not file.endswith(_DIGEST)})

@@ -2,7 +2,9 @@
 
 import itertools
 import os
+import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,7 +180,7 @@ def test_a_state_of_another_pipeline_is_ignored_and_removed_by_the_next_save(tmp
     iterator = changed.open(others, (0, 3), 3)
     assert_same(taken(iterator, 2), taken(iter(stream(others, (0, 3))), 2))
     changed.save(iterator, 5)
-    names = {name.split(".index")[0].split(".data")[0] for name in os.listdir(tmp_path)}
+    names = {re.sub(r"\.(index|data.*|sha256)$", "", name) for name in os.listdir(tmp_path)}
     assert names == {f"{changed._name}-5", "input-0-copy"}
 
 
@@ -197,7 +199,7 @@ def test_a_state_of_another_step_is_not_used(tmp_path, capsys):
     for step in (4, 8):
         *_, (_, position) = taken(iterator, 4)
         state.save(iterator, step)
-    for extension in ("index", "data-00000-of-00001"):
+    for extension in ("index", "data-00000-of-00001", "sha256"):
         shutil.copy(tmp_path / f"{state._name}-4.{extension}", tmp_path / f"{state._name}-8.{extension}")
     assert_same(taken(state.open(batches, position, 8), 5), taken(iter(stream(batches, position)), 5))
     assert "reading epoch 0 again up to batch 8" in capsys.readouterr().out
@@ -214,14 +216,22 @@ def test_on_a_full_disk_no_part_of_a_state_is_left(small_disk, fill):
     assert not os.listdir(small_disk / "checkpoints") and shutil.disk_usage(small_disk).free == free
 
 
-def test_a_damaged_state_only_costs_time(tmp_path, capsys):
+def flipped(file):
+    """Changes one bit in the middle of a file."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("ending", ["index", "data-00000-of-00001", "sha256"])
+@pytest.mark.parametrize("damage", [lambda file: os.truncate(file, file.stat().st_size // 2), flipped, Path.unlink])
+def test_a_damaged_state_only_costs_time(tmp_path, capsys, ending, damage):
     batches = small_batches
     state = InputState(str(tmp_path), STRATEGY, keep=2)
     iterator = state.open(batches, (0, 0), None)
     *_, (_, position) = taken(iterator, 12)
     state.save(iterator, 12)
     expected = taken(iterator, 5)
-    (data,) = [name for name in os.listdir(tmp_path) if ".data" in name]
-    os.truncate(tmp_path / data, os.path.getsize(tmp_path / data) // 2)
+    damage(tmp_path / f"{state._name}-12.{ending}")
     assert_same(taken(state.open(batches, position, 12), 5), expected)
     assert "reading epoch 0 again up to batch 12" in capsys.readouterr().out
