@@ -83,7 +83,7 @@ class Masker:
         if data.masking == "causal_lm":
             return features | next_tokens(ids, tokens, data.max_predictions)
         maskable = tokens & (ids != tokenizer.cls_id) & (ids != tokenizer.sep_id)
-        batch, length = tf.unstack(tf.shape(ids))
+        length = tf.shape(ids)[1]
         budgets = prediction_budgets(tf.reduce_sum(tf.cast(tokens, tf.int32), axis=1), data)
         all_positions = tf.range(length)[tf.newaxis]
         if data.masking == "token":
@@ -108,10 +108,7 @@ class Masker:
             kind = kind_draw % 10  # 0 to 7: mask token, 8: unchanged, 9: random
             drawn_ids = id_draw % tokenizer.vocab_size
             replacements = tf.where(kind < 8, tokenizer.mask_id, tf.where(kind == 8, labels, drawn_ids))
-        # Differences are added, so that the unused slots, which all point to position 0, do not change the token there.
-        differences = tf.where(chosen, replacements - labels, 0)
-        rows = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], tf.shape(positions))
-        masked = tf.tensor_scatter_nd_add(ids, tf.stack([rows, positions], axis=-1), differences)
+        masked = added_at(ids, positions, tf.where(chosen, replacements - labels, 0))
         predictions = _predictions(positions, labels, chosen, [ids.shape[0], data.max_predictions])
         features |= {SEED: seeds} if electra else {}
         return features | {"input_word_ids": tf.ensure_shape(masked, ids.shape)} | predictions
@@ -120,6 +117,21 @@ class Masker:
         """The same function for use in the training step, on features of a pipeline with data.mask_on "device"."""
         # Compiled by XLA, because TensorFlow's own int32 kernels run on the host even if there is a GPU.
         return tf.function(self, autograph=False, jit_compile=True)
+
+
+def added_at(rows: tf.Tensor, positions: tf.Tensor, differences: tf.Tensor) -> tf.Tensor:
+    """Changes values at positions by differences, so that unused slots, which all point to position 0, change nothing.
+
+    Args:
+        rows: integer [batch, length].
+        positions: int32 [batch, n], different ones where the difference is not 0.
+        differences: as `rows` [batch, n].
+
+    Returns:
+        As `rows`.
+    """
+    numbers = tf.broadcast_to(tf.range(tf.shape(rows)[0])[:, tf.newaxis], tf.shape(positions))
+    return tf.tensor_scatter_nd_add(rows, tf.stack([numbers, positions], axis=-1), differences)
 
 
 def next_tokens(token_ids: tf.Tensor, tokens: tf.Tensor, max_predictions: int) -> Tensors:

@@ -10,10 +10,9 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, FeatureConfig
 from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError
-from bert_tf.model.activations import activation
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import BertEncoder, Frozen, FunctionalModel, encoder_inputs, token_features
-from bert_tf.model.layers import ConfiguredLayer, Dense, Embeddings, add_bias, initializer
+from bert_tf.model.layers import ConfiguredLayer, Embeddings, add_bias, initializer, transform_layer
 from bert_tf.model.normalization import LayerNorm, Shape
 from bert_tf.model.variables import BILSTM_DIRECTIONS, BILSTM_LAYERS, HEADS
 from bert_tf.types import Json
@@ -37,13 +36,7 @@ class MaskedLanguageModelHead(keras.layers.Layer):
         config = embeddings.config
         self.config = config
         self.embeddings = embeddings
-        self.transform = Dense(
-            config.embedding_width,
-            activation(config.activation),
-            kernel_initializer=initializer(config),
-            name="transform",
-            dtype=self.dtype_policy,
-        )
+        self.transform = transform_layer(config, config.embedding_width, self.dtype_policy)
         self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
 
     def build(self, sequence_shape: Shape, positions_shape: Shape | None = None) -> None:
@@ -72,13 +65,7 @@ class ReplacedTokenHead(ConfiguredLayer):
 
     def __init__(self, config: BertConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
-        self.transform = Dense(
-            config.hidden_size,
-            activation(config.activation),
-            kernel_initializer=initializer(config),
-            name="transform",
-            dtype=self.dtype_policy,
-        )
+        self.transform = transform_layer(config, config.hidden_size, self.dtype_policy)
         drawn = initializer(config, always=True)
         self.logits = keras.layers.Dense(1, kernel_initializer=drawn, name="output", dtype="float32")
 

@@ -155,6 +155,13 @@ class NumberedLayer(ConfiguredLayer):
         return super().get_config() | {"index": self.index}
 
 
+def transform_layer(config: BertConfig, units: int, dtype: keras.DTypePolicy) -> Dense:
+    """The dense layer with the encoder's activation at the beginning of a head."""
+    return Dense(
+        units, activation(config.activation), kernel_initializer=initializer(config), name="transform", dtype=dtype
+    )
+
+
 def read_config(values: Json) -> BertConfig:
     """Reads the config of an encoder or layer from a .keras file."""
     return from_dict(BertConfig, values)

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.inputs.masking import SAMPLES, SEED, draw
+from bert_tf.inputs.masking import SAMPLES, SEED, added_at, draw
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import POSITIONS, WEIGHTS, BertPretrainer, ReplacedTokenHead
 
@@ -59,15 +59,10 @@ class Corruption(keras.layers.Layer):
         seeds: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         sampled = sample(tf.stop_gradient(logits), seeds, positions)
-        used = tf.cast(weights > 0, tf.int32)  # unused slots, which all point to position 0, change nothing
-        rows = tf.broadcast_to(tf.range(tf.shape(ids)[0])[:, tf.newaxis], tf.shape(positions))
-        indices = tf.stack([rows, positions], -1)
+        used = tf.cast(weights > 0, tf.int32)
         differences = (sampled - tf.gather(ids, positions, batch_dims=1)) * used
         replaced = tf.cast(sampled != labels, tf.int32) * used
-        return (
-            tf.tensor_scatter_nd_add(ids, indices, differences),
-            tf.tensor_scatter_nd_add(tf.zeros_like(ids), indices, replaced),
-        )
+        return added_at(ids, positions, differences), added_at(tf.zeros_like(ids), positions, replaced)
 
     def compute_output_spec(
         self, logits: keras.KerasTensor, ids: keras.KerasTensor, *others: keras.KerasTensor

@@ -10,11 +10,11 @@ import keras
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.model.activations import activation
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import WEIGHTS, BertPretrainer, MaskedLanguageModelHead
-from bert_tf.model.layers import ConfiguredLayer, Dense, initializer
+from bert_tf.model.layers import ConfiguredLayer, initializer, transform_layer
 from bert_tf.model.normalization import LayerNorm, Shape
+from bert_tf.types import Json
 
 POSITION_SIZE = 200  # of the embeddings of positions in a span, as in facebookresearch/SpanBERT
 
@@ -33,14 +33,11 @@ class SpanBoundaryLayer(ConfiguredLayer):
     def __init__(self, config: BertConfig, longest: int, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
         self._longest = longest
-        self.transform = Dense(
-            config.hidden_size,
-            activation(config.activation),
-            kernel_initializer=initializer(config),
-            name="transform",
-            dtype=self.dtype_policy,
-        )
+        self.transform = transform_layer(config, config.hidden_size, self.dtype_policy)
         self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
+
+    def get_config(self) -> Json:
+        return super().get_config() | {"longest": self._longest}
 
     def build(self, states_shape: Shape, positions_shape: Shape | None = None, weights_shape: Any = None) -> None:
         hidden = self.config.hidden_size

@@ -2,11 +2,12 @@
 
 import itertools
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from bert_tf import BertEncoder
-from bert_tf.model.span_boundary import span_boundary, span_bounds
+from bert_tf.model.span_boundary import SpanBoundaryLayer, span_boundary, span_bounds
 from tests.model.numpy_bert import ACTIVATIONS, encode, masked_lm_logits, tensors_of
 from tests.model.small import features, randomize, small_config
 
@@ -56,3 +57,13 @@ def test_the_logits_equal_numpys():
             hidden = layer(layer(np.concatenate(ends).astype(np.float64), "span_boundary"), "span_boundary_output")
             want = hidden @ own["embeddings/word_embeddings"].T + own["span_boundary_output/bias"]
             np.testing.assert_allclose(outputs["sbo_logits"][row, slot], want, atol=2e-5)
+
+
+def test_a_layer_is_made_again_of_its_config():
+    layer = SpanBoundaryLayer(small_config(), 5, name="bounds")
+    again = SpanBoundaryLayer.from_config(layer.get_config())
+    inputs = keras.Input((None, 32)), keras.Input((4,), dtype="int32"), keras.Input((4,))
+    for one in (layer, again):
+        one(*inputs)
+    assert again.get_config() == layer.get_config()
+    assert [(w.path, w.shape) for w in again.weights] == [(w.path, w.shape) for w in layer.weights]
