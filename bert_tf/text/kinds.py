@@ -8,6 +8,7 @@ from bert_tf.errors import located
 from bert_tf.files import text_path
 from bert_tf.text.base import ALBERT, BaseTokenizer, special_names
 from bert_tf.text.byte_pair import BytePairTokenizer
+from bert_tf.text.normalizer import strips_accents
 from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer, parse_model, read_model
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Json, StrPath
@@ -32,7 +33,7 @@ def open_tokenizer(vocab: StrPath, settings: TokenizerSettings) -> BaseTokenizer
         with located(path):
             if special_names([piece.piece for piece in parse_model(model).pieces]) != ALBERT:
                 return SentencePieceTokenizer(model)
-            accents = settings.lower_case if settings.strip_accents is None else settings.strip_accents
+            accents = strips_accents(settings.lower_case, settings.strip_accents)
             return albert_tokenizer(model, settings.lower_case, accents)
     if path.endswith(".json"):
         return BytePairTokenizer(path, os.path.join(os.path.dirname(path), BytePairTokenizer.FILES[1]))

@@ -15,7 +15,7 @@ from bert_tf.config.values import half_pairs
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.text.base import BERT, ROBERTA
 from bert_tf.text.codepoints import SPECIAL_PIECES
-from bert_tf.text.normalizer import AlbertNormalizer, Normalizer
+from bert_tf.text.normalizer import AlbertNormalizer, Normalizer, strips_accents
 from bert_tf.text.sentence_piece import parse_model
 from bert_tf.text.tokenizer import MAX_WORD_CHARS
 from bert_tf.types import StrPath
@@ -162,7 +162,7 @@ def learn_albert(
     Returns:
         The content of a .model file. <pad>, <unk>, [CLS], [SEP] and [MASK] are 0 to 4.
     """
-    normalizer = AlbertNormalizer(lower_case, lower_case if strip_accents is None else strip_accents, True)
+    normalizer = AlbertNormalizer(lower_case, strips_accents(lower_case, strip_accents), True)
     left = _texts(lines)
     chunks = iter(lambda: list(itertools.islice(left, _LINES_PER_CHUNK)), [])
     texts = (text.decode() for chunk in chunks for text in normalizer.normalize(chunk)[0].numpy().tolist())

@@ -56,6 +56,11 @@ def replace_invalid(text: tf.Tensor, mark: bytes = b"") -> tf.Tensor:
     return tf.strings.substr(replaced, tf.zeros_like(tf.strings.length(text)), tf.strings.length(text))
 
 
+def strips_accents(lower_case: bool, strip_accents: bool | None) -> bool:
+    """The value of a setting `strip_accents`; None stands for that of `lower_case`."""
+    return bool(lower_case if strip_accents is None else strip_accents)
+
+
 class Normalizer(tf.Module):
     """The first half of BERT's tokenizer (BasicTokenizer of google-research/bert, tokenization.py)."""
 
@@ -63,7 +68,7 @@ class Normalizer(tf.Module):
         """See `Tokenizer` for the arguments."""
         super().__init__(name="normalizer")
         self.lower_case = bool(lower_case)
-        self.strip_accents = self.lower_case if strip_accents is None else bool(strip_accents)
+        self.strip_accents = strips_accents(lower_case, strip_accents)
         self.split_cjk = bool(split_cjk)
         with tf.init_scope():  # the model is a constant, even if a normalizer is created inside a graph
             self._model = tf.constant(normalizer_model(self.lower_case, self.strip_accents, self.split_cjk))

@@ -5,6 +5,7 @@ from typing import TypedDict
 from bert_tf.checkpoints.tokenizer_files.files import CONFIG, LIBRARY, TokenizerFiles, UnsupportedTokenizer
 from bert_tf.files import checked
 from bert_tf.text import Tokenizer
+from bert_tf.text.normalizer import strips_accents
 from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary
 from bert_tf.types import Json
 
@@ -92,7 +93,7 @@ def _settled(config: Json, normalizer: Json, files: TokenizerFiles) -> Json:
 def _resolved(settings: Json, name: str) -> object:
     """A setting's value; without one, accents are stripped if texts are lower-cased."""
     value = settings[name]
-    return settings["lower_case"] if value is None and name == "strip_accents" else value
+    return strips_accents(settings["lower_case"], value) if name == "strip_accents" else value
 
 
 def write(path: str, tokenizer: Tokenizer) -> Json:
