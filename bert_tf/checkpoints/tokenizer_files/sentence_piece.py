@@ -5,6 +5,7 @@ before and after; KoBERT's ids are the numbers of the lines in its vocab.txt.
 """
 
 import base64
+import collections
 import glob
 import os
 from typing import TYPE_CHECKING
@@ -263,7 +264,8 @@ def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
     """Writes a .model file or tokenizer.json; returns the settings for tokenizer_config.json."""
     pieces = real_pieces(tokenizer.vocab)
     model = with_ids(tokenizer.model, pieces)
-    proto, names = parse_model(model), tokenizer.special_names
+    proto, names = _without_user_defined(parse_model(model)), tokenizer.special_names
+    model = proto.SerializeToString()
     usual = _in_transformers(proto)
     if usual and tokenizer.double_quotes and (names, tokenizer.unk_id) == (ALBERT, _ALBERT_UNKNOWN):
         numbers = [piece for piece in proto.pieces if ends_in_number(piece.piece)]
@@ -300,6 +302,25 @@ def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
     if not _is_unigram(proto):
         write_bytes(os.path.join(path, _PLAIN), model)  # from which it is read again
     return write_library(path, _library(proto, tokenizer), tokenizer, _others(proto))
+
+
+def _without_user_defined(proto: "ModelProto") -> "ModelProto":
+    """Makes ordinary pieces of the user-defined ones, if every segmentation has them anyway.
+
+    That is so if each is a single character that no other piece contains and no normalization changes, such as the
+    punctuation in google-research/albert's spiece.model. Transformers looks for user-defined pieces in texts before all
+    else, and begins a word after each.
+    """
+    from tokenizers.normalizers import Precompiled
+
+    own = [piece for piece in proto.pieces if piece.type == proto.SentencePiece.USER_DEFINED]
+    counts = collections.Counter(character for piece in proto.pieces for character in set(piece.piece))
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    normalize = Precompiled(charsmap).normalize_str if charsmap else str
+    if all(counts[piece.piece] == 1 and normalize(piece.piece) == piece.piece for piece in own):
+        for piece in own:
+            piece.type = proto.SentencePiece.NORMAL
+    return proto
 
 
 def _in_transformers(proto: "ModelProto") -> bool:

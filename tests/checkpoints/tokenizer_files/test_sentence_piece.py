@@ -311,6 +311,30 @@ def test_unused_pieces_that_scores_do_not_hide_are_refused(tmp_path, kind):
         rewritten(tokenizer, tmp_path / "theirs")
 
 
+OWN = '(,),"""",-,.,–,£,€'  # in google-research/albert's spiece.model, as CSV
+PUNCTUATED = ["(the world).", '"no" - a-b', "£3.50–€4", "the . )( x", "U.S. (a)", "… (½)"]
+
+
+@pytest.mark.parametrize("kind", ["albert", "unigram", "bpe"])
+def test_user_defined_characters_are_ordinary_pieces_in_transformers(tmp_path, kind):
+    settings = {"pad_id": 3, "control_symbols": "<mask>", "model_type": "bpe" if kind == "bpe" else "unigram"}
+    if kind == "albert":
+        settings = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": "[CLS],[SEP],[MASK]"}
+    model = sentence_piece_model(user_defined_symbols=OWN, **settings)
+    tokenizer = albert_tokenizer(model) if kind == "albert" else SentencePieceTokenizer(model)
+    theirs = rewritten(tokenizer, tmp_path / "theirs", "albert" if kind == "albert" else "bert")
+    texts = [*(ALBERT_TEXTS if kind == "albert" else TEXTS), *PUNCTUATED]
+    assert_same_ids(tokenizer, theirs, texts)
+    again, _ = read(tmp_path / "theirs", SIZE, "AlbertTokenizer" if kind == "albert" else None)
+    assert again.tokenize(texts).to_list() == tokenizer.tokenize(texts).to_list()
+
+
+def test_user_defined_pieces_of_several_characters_are_refused_where_texts_are_changed_before(tmp_path):
+    model = sentence_piece_model(user_defined_symbols="<x>", pad_id=3, control_symbols="<mask>")
+    with raises(ConfigError, "lower_case", "bert_tf"):
+        rewritten(SentencePieceTokenizer(model, lower_case=True), tmp_path / "theirs")
+
+
 @pytest.mark.slow
 def test_ids_of_sst2_are_those_of_alberts_tokenizer_in_transformers(albert):
     with open(shared("english/sst2/train.tsv"), encoding="utf-8") as file:
