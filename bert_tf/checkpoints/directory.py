@@ -255,9 +255,14 @@ def save_checkpoint(checkpoint: Checkpoint, path: str) -> None:
     Raises:
         ConfigError: the directory has files, but neither a model of ours nor the run of one.
     """
+    check_place(path)
+    write(checkpoint, path)
+
+
+def check_place(path: str) -> None:
+    """Raises the errors of `save_checkpoint`, which writes to `path` later."""
     check_output(path, directory=True)
     check_own_directory(path, ["run.json", "config.json"] if _is_ours(path) else ["run.json"], "model")
-    write(checkpoint, path)
 
 
 def _is_ours(path: str) -> bool:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from bert_tf.config import PretrainConfig, PretrainingData, TokenizerConfig
 from bert_tf.errors import ConfigError
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.replaced_tokens import ReplacedTokenDetection
+from bert_tf.training.loop import Trainer
 from bert_tf.training.runs.pretraining import pretrain
 from tests.errors import raises
 from tests.model.small import features
@@ -135,6 +137,17 @@ def test_a_run_masked_on_the_device_equals_one_masked_on_the_host(corpora, tmp_p
     assert [point["replaced_share"] for point in host["history"]] == [
         point["replaced_share"] for point in device["history"]
     ]
+
+
+@pytest.mark.parametrize("trained", ["electra"], indirect=True)
+def test_files_of_others_where_the_generator_will_be_are_refused_before_the_training(trained, corpora, tmp_path):
+    data, model_dir, _ = trained
+    shutil.copy(model_dir / "run.json", tmp_path)
+    (tmp_path / "generator").mkdir()
+    (tmp_path / "generator" / "notes.txt").touch()
+    with mock.patch.object(Trainer, "run") as training, raises(ConfigError, "generator", "notes.txt"):
+        run(corpora, tmp_path, **data)
+    training.assert_not_called()
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,8 @@ class Runner:
                 prepare()
             trainer, encoder = self._trainer(task, make_encoder, total_steps)
             model = trainer.model
+            for folder in filter(None, task.saved(encoder.config) if chief else ()):
+                directory.check_place(os.path.join(self.model_dir, folder))  # now, not when the run is over
             inputs = [
                 source._replace(evaluate=evaluate) for source, evaluate in zip(inputs, evaluations(model), strict=True)
             ]
