@@ -43,6 +43,17 @@ def foreign_config(values: Mapping[str, Any], names: Mapping[str, str], file: st
         raise DataError(f"{file}: {text}") from None
 
 
+def check_width(settings: Mapping[str, Any], file: str) -> None:
+    """Raises DataError for an `embedding_size` of 0, which is this project's value for embeddings without projection.
+
+    Args:
+        settings: with the width of the embeddings, as another project writes it.
+        file: path, for errors.
+    """
+    if settings["embedding_size"] == 0:
+        raise DataError(f"{file}: embedding_size is {settings['embedding_size']!r}; expected a whole number from 1")
+
+
 ELSEWHERE = "; --format=bert_tf holds every model"
 
 

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.formats.google_families import BERT, Family
-from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config
+from bert_tf.checkpoints.stored_model import Checkpoint, check_width, foreign_config
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.types import Json
@@ -54,8 +54,10 @@ def read_config(settings: Json, file: str, family: Family, meta: str, warnings: 
             )
     values = {ours: settings[theirs] for ours, theirs in family.fields.items() if theirs in settings}
     values = dict(family.defaults) | values
-    if "embedding_size" in values and values["embedding_size"] == values["hidden_size"]:
-        values["embedding_size"] = 0  # no projection
+    if "embedding_size" in values:
+        check_width(values, file)
+        if values["embedding_size"] == values["hidden_size"]:
+            values["embedding_size"] = 0  # no projection
     activation = settings.get("hidden_act", "gelu")
     if str(activation).lower() not in _ACTIVATIONS.values():
         raise DataError(f"{file}: hidden_act {activation!r}; expected gelu or relu")

@@ -10,7 +10,7 @@ import numpy as np
 from bert_tf.checkpoints import directory, tokenizer_files
 from bert_tf.checkpoints.formats import huggingface_config as configs
 from bert_tf.checkpoints.formats import sentence_modules
-from bert_tf.checkpoints.formats.huggingface_families import Family
+from bert_tf.checkpoints.formats.huggingface_families import Family, other_family
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_pickled
@@ -72,6 +72,12 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     limit, positions = tokenizer_config.get("model_max_length"), config.max_position_embeddings
     max_length = limit if type(limit) is int and 0 < limit < positions else positions
     weights, tensors = _open(path, allow_pickle)
+    if claimed := other_family(family, tensors):
+        other, name = claimed
+        raise DataError(
+            f"{weights}: the tensors are those of {other.stem} models, such as {name}, and model_type in config.json "
+            f"is {family.model_type!r}; expected the config.json that was published with these weights"
+        )
     store = _plain(tensors, family.prefix, weights)
 
     head, foreign, guess = configs.read_head(settings, family, store, warnings)

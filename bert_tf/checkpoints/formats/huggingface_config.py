@@ -5,7 +5,14 @@ from collections.abc import Collection
 from typing import Annotated, Any, TypedDict
 
 from bert_tf.checkpoints.formats.huggingface_families import FAMILIES, Family
-from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint, check_writable, foreign_config, head_of
+from bert_tf.checkpoints.stored_model import (
+    ELSEWHERE,
+    Checkpoint,
+    check_width,
+    check_writable,
+    foreign_config,
+    head_of,
+)
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.types import Json
@@ -72,13 +79,14 @@ def read_config(settings: Json, file: str) -> BertConfig:
     missing = [name for field, name in names.items() if name not in settings and field not in family.defaults]
     if missing:
         raise DataError(
-            f"{file}: no {missing[0]!r}, only {keys}; expected Hugging Face's config.json of a {family.stem} model"
+            f"{file}: no {missing[0]!r}, only {keys}; expected the config.json of Hugging Face's {family.stem} models"
         )
     values = {field: settings[name] if name in settings else family.defaults[field] for field, name in names.items()}
     if family.counts_padding and values["position_offset"] is None:  # null, as if it were missing
         values["position_offset"] = family.defaults["position_offset"]
     values["activation"] = _ACTIVATIONS[values["activation"]]
     if "embedding_size" in values:
+        check_width(values, file)
         values["embedding_size"] = family.embedding_size(values["embedding_size"], values["hidden_size"])
     config = foreign_config(values | dict(family.constants), names, file)
     if not family.counts_padding:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from bert_tf.checkpoints.formats.google_families import FIELDS
-from bert_tf.checkpoints.weight_map import PYTORCH, WeightMap, expand
+from bert_tf.checkpoints.weight_map import PYTORCH, WeightMap, expand, names_of
 from bert_tf.config import BertConfig
 from bert_tf.model.variables import ON_POOLED
 
@@ -76,6 +76,13 @@ class Family:
     def parts(self) -> set[str]:
         """The parts of the encoder, the pooler aside: each is the start of tensor names, up to the first dot."""
         return {name.partition(".")[0] for ours, name in self.names.items() if ours != "pooler"}
+
+    def layer_in(self, tensors: Collection[str], prefix: str = "") -> str | None:
+        """The name of a matrix of the first layer if all of them are among these names after a prefix, else None."""
+        layer = {ours: prefix + theirs for ours, theirs in self.names.items() if ours.startswith("layer_")}
+        table = expand(layer, PYTORCH, 1)
+        names = names_of(table, [path for path in table if path.endswith("/kernel")])
+        return min(names) if names <= {*tensors} else None
 
     def class_name(self, head: str | None) -> str:
         """The class for a head, a key of `heads`."""
@@ -327,3 +334,12 @@ FAMILIES = {
         _ALBERT,
     )
 }
+
+
+def other_family(family: Family, tensors: Collection[str]) -> tuple[Family, str] | None:
+    """Another family that tensors belong to, and the name of one of them; None if they may be those of `family`."""
+    if any(family.layer_in(tensors, prefix) for prefix in (family.prefix, "")):
+        return None
+    named = [(other, other.layer_in(tensors, other.prefix)) for other in FAMILIES.values()]
+    plain = [(other, other.layer_in(tensors)) for other in FAMILIES.values()]
+    return next(((other, name) for other, name in named + plain if name), None)

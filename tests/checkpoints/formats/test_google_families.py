@@ -264,6 +264,12 @@ QUERY = f"{_GROUP}/attention_1/self/query/kernel"
         (ALBERT, None, {}, ["model.ckpt", "no albert_config.json"]),
         (ALBERT, ALBERT_CONFIG | {"num_hidden_groups": 2}, {}, ["albert_config.json", "num_hidden_groups 2"]),
         (ALBERT, ALBERT_CONFIG | {"inner_group_num": 4}, {}, ["albert_config.json", "inner_group_num 4"]),
+        (
+            ALBERT,
+            ALBERT_CONFIG | {"embedding_size": 0},
+            {},
+            ["albert_config.json: embedding_size is 0; expected a whole"],
+        ),
         (ALBERT, ALBERT_CONFIG | {"hidden_size": 64}, {}, ["[32, 32]", "[64, 64]"]),
         (ALBERT, ALBERT_CONFIG, {QUERY: None}, ["missing", QUERY]),
         (ALBERT, ALBERT_CONFIG, {"bert/encoder/extra": np.zeros(3)}, ["albert_config.json", "bert/encoder/extra"]),

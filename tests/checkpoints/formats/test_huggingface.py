@@ -248,6 +248,13 @@ def test_qkv_tensors_of_wrong_sizes_with_the_right_sum_are_refused(tmp_path, ten
         ({"num_hidden_groups": 2}, ["num_hidden_groups 2", "expected 1"]),
         ({"inner_group_num": 2}, ["inner_group_num 2", "expected 1"]),
         ({"model_type": "albert", "embedding_size": "8"}, ["embedding_size is '8'; expected a whole number"]),
+        *(
+            (
+                {"model_type": name, "embedding_size": 0},
+                ["config.json: embedding_size is 0; expected a whole number from 1"],
+            )
+            for name in ("albert", "electra")
+        ),
         ({"is_decoder": True}, ["is_decoder True", "expected False"]),
         ({"add_cross_attention": True}, ["add_cross_attention True", "expected False"]),
         ({"hidden_size": "32"}, ["config.json"]),
@@ -277,9 +284,27 @@ def test_an_invalid_config_is_refused(tmp_path, tensors, overrides, culprits):
     assert all(culprit in str(raised.value) for culprit in culprits), raised.value
 
 
+@pytest.mark.parametrize(
+    "family, head, claimed, named",
+    [
+        ("albert", "masked_lm", "electra", "Albert models, such as albert.encoder."),
+        ("albert", None, "electra", "Albert models, such as encoder.albert_layer_groups."),
+        ("albert", "classification", "bert", "Albert models, such as albert.encoder."),
+        ("electra", "masked_lm", "albert", "Electra models, such as electra.encoder."),
+        ("bert", "masked_lm", "roberta", "Bert models, such as bert.encoder."),
+        ("bert", None, "albert", "Bert models, such as encoder.layer.0."),
+    ],
+)
+def test_weights_of_another_family_than_config_json_says_are_called_by_its_name(tmp_path, family, head, claimed, named):
+    huggingface.write(member(family, head)[0], str(tmp_path))
+    edit(tmp_path, model_type=claimed, embedding_size=16, pad_token_id=1)
+    with raises(DataError, "model.safetensors", named, f"model_type in config.json is '{claimed}'"):
+        bert_tf.load(str(tmp_path))
+
+
 def test_the_missing_size_of_a_config_is_named(tmp_path, tensors):
     config = {name: value for name, value in CONFIG.items() if name != "num_hidden_layers"}
-    with raises(DataError, "config.json", "'num_hidden_layers'"):
+    with raises(DataError, "config.json", "'num_hidden_layers'", "Hugging Face's Bert models"):
         bert_tf.load(write(tmp_path, tensors, config))
 
 
