@@ -19,15 +19,30 @@ def pack(
         ids, type_ids: RaggedTensors int32 [batch, None]; types are 0 up to the first [SEP] and 1 after it, all 0 if
         there are several.
     """
-    batch = first.nrows(out_type=tf.int32)
-    cls = tf.RaggedTensor.from_tensor(tf.fill([batch, 1], cls_id), row_splits_dtype=first.row_splits.dtype)
-    sep = tf.RaggedTensor.from_tensor(tf.fill([batch, 1], sep_id), row_splits_dtype=first.row_splits.dtype)
-    opening = tf.concat([cls, first, sep], axis=1)
-    if second is None:
-        return opening, tf.zeros_like(opening)
-    closing = tf.concat([*[sep] * (separators - 1), second, sep], axis=1)
-    types = tf.ones_like(closing) if separators == 1 else tf.zeros_like(closing)
-    return tf.concat([opening, closing], axis=1), tf.concat([tf.zeros_like(opening), types], axis=1)
+    zeros, dtype = tf.zeros_like(first.row_starts()), first.row_splits.dtype
+
+    def token(position: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return zeros + position, zeros + position + 1
+
+    def segment(of: tf.RaggedTensor, start: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return of.row_starts() + start, of.row_limits() + start
+
+    # Rows are ranges of a table of all tokens, taken by one gather: each concatenation of ragged tensors has its own.
+    table, parts, splits = [[cls_id, sep_id], first.values], [token(0), segment(first, 2), token(1)], first.row_splits
+    second_start = 2 + tf.size(first.values, dtype)
+    if second is not None:
+        last = second_start + tf.size(second.values, dtype)  # a [SEP] after the second segments, for its type
+        table += [second.values, [sep_id]]
+        parts += [token(1)] * (separators - 1) + [segment(second, second_start), token(last)]
+        splits += second.row_splits
+    specials = len(parts) - (1 if second is None else 2)
+    splits += specials * tf.range(tf.size(splits, dtype))
+    starts, limits = (tf.reshape(tf.stack(bounds, axis=1), [-1]) for bounds in zip(*parts, strict=True))
+    positions = tf.ragged.range(starts, limits, row_splits_dtype=dtype).values
+    ids = tf.RaggedTensor.from_row_splits(tf.gather(tf.concat(table, axis=0), positions), splits, validate=False)
+    if second is None or separators > 1:
+        return ids, tf.zeros_like(ids)
+    return ids, ids.with_values(tf.cast(positions >= second_start, tf.int32))
 
 
 def truncate(

@@ -14,7 +14,7 @@ from bert_tf.inputs.identity import digest, file_identity
 from bert_tf.types import Tensors
 
 # Of the operations that make the batches, to be increased with every change of them: a state is read by their names.
-_STRUCTURE = 3
+_STRUCTURE = 4
 _DIGEST = ".sha256"  # ending of the file with the digest of a state's other files
 
 
