@@ -1,6 +1,6 @@
 """Exports a model for TF Serving: python -m bert_tf.export --model_dir=DIR --export_dir=DIR.
 
-With --format=onnx, for ONNX Runtime and Optimum.
+With --format=onnx, for ONNX Runtime and Optimum; with --format=litert, for phones.
 """
 
 import functools
@@ -21,7 +21,7 @@ _FORMAT = flags.DEFINE_enum(
     "format",
     "saved_model",
     FORMATS,
-    "saved_model takes text, for TF Serving; onnx takes token ids, for ONNX Runtime and Optimum.",
+    "saved_model takes text, for TF Serving; onnx and litert take token ids, for ONNX Runtime, Optimum and LiteRT.",
 )
 _ATTENTION = flags.DEFINE_bool("attention", False, "Add a signature that returns tokens and attention probabilities.")
 _OPTIMIZE = flags.DEFINE_enum(

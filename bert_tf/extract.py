@@ -1,7 +1,7 @@
 """Extracts vectors of texts, words or tokens: python -m bert_tf.extract --init=DIR --input=FILE --output=FILE.
 
 With --export_dir=DIR instead of --input and --output, exports a SavedModel that takes text and returns the vectors, or
-with --format=onnx a model that takes token ids.
+with --format=onnx or litert a model that takes token ids.
 """
 
 import contextlib

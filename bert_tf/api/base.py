@@ -133,7 +133,7 @@ class Model(abc.ABC, Generic[_Task]):
         Args:
             path: directory of the served model, as for TF Serving's --model_base_path. For other formats, a new
                 directory for the model and its tokenizer.
-            format: "saved_model", or "onnx", which takes token ids, for ONNX Runtime and Optimum.
+            format: "saved_model"; or "onnx" or "litert", which take token ids, for ONNX Runtime, Optimum and LiteRT.
             attention: adds a signature that returns tokens and attention probabilities to a SavedModel.
             check: compares the answers of the export with this model's, in a new process or the format's own runtime.
             optimize: "none", "bfloat16" (only in a SavedModel: half the size, and faster on processors that multiply in

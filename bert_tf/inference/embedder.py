@@ -261,10 +261,10 @@ class Embedder:
         pooled: Tensors = {}
         for pool in self.config.pools:
             if pool == "max":
-                pooled[pool] = tf.reduce_max(tf.where(counts[..., tf.newaxis], states, states.dtype.min), 1)
+                pooled[pool] = tf.reduce_max(tf.where(tf.expand_dims(counts, -1), states, states.dtype.min), 1)
             else:
                 weights = _WEIGHTS[pool](counts)
-                pooled[pool] = tf.reduce_sum(states * weights[..., tf.newaxis], 1)
+                pooled[pool] = tf.reduce_sum(states * tf.expand_dims(weights, -1), 1)
                 pooled[f"{pool}/of"] = tf.reduce_sum(weights, 1, keepdims=True)
         return pooled
 

@@ -17,7 +17,7 @@ from bert_tf.checkpoints.formats import huggingface
 from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import check_output, replacing_directory, require_space, write_json
-from bert_tf.inference import onnx_model
+from bert_tf.inference import litert_model, onnx_model
 from bert_tf.inference.embedder import Embedder
 from bert_tf.inference.saved_model import on_cpu
 from bert_tf.inference.session import EXACT
@@ -45,10 +45,13 @@ class _Format(Protocol):
         """Opens a file; the result maps inputs to outputs, by name."""
 
 
-_FORMATS: dict[str, _Format] = {"onnx": onnx_model}  # those of `session.FORMATS` but the SavedModel
+_FORMATS: dict[str, _Format] = {
+    "onnx": onnx_model,
+    "litert": litert_model,
+}  # the others of `session.FORMATS`
 # Largest difference of the outputs of an optimized model from float32 (root mean square, relative): more than
 # `TOLERANCES` allow for the states of the last layer, because logits can be small.
-_DISTANCE = 0.2
+_DISTANCE = 0.3
 # A file of protocol buffers has at most as many bytes.
 _LARGEST = 2**31 - 1
 
@@ -105,7 +108,7 @@ def export_portable(
         model: computes in float32.
         checkpoint: the same model, for the files beside it.
         directory: must not exist.
-        format: "onnx".
+        format: "onnx" or "litert".
         check: whether to compare the outputs of the runtime on sample texts with those of the model.
         optimize: "none" or "int8".
 

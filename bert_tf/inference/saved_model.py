@@ -4,7 +4,7 @@ import concurrent.futures
 import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -23,7 +23,7 @@ from bert_tf.model.encoder import encoder_of
 from bert_tf.model.precision.optimize import optimized
 from bert_tf.tasks.signatures import ATTENTION, attention_signature
 from bert_tf.tasks.task import Task
-from bert_tf.types import Json
+from bert_tf.types import ConcreteFunction, Json
 
 _LARGEST_VERSION = 2**63 - 1
 
@@ -124,7 +124,7 @@ def export(
     ):
         signatures = {key: function.get_concrete_function() for key, function in functions.items()}
         requests = sample_requests(task.codec, signatures)
-        _save(signatures, [optimization.dispatch.table] if optimization.dispatch else [], temporary)
+        save_graphs(signatures, temporary, [optimization.dispatch.table] if optimization.dispatch else [])
         write_operations(temporary, name, requests)
         answers: Sequence[Json | None] = [None] * len(requests)
         checked = ""
@@ -155,9 +155,16 @@ def summary(exported: Exported) -> str:
     return f"{exported.path}: {exported.task} SavedModel with the signatures {names}\n{checked}"
 
 
-def _save(signatures: dict[str, Any], resources: list[Any], path: str) -> None:
+def save_graphs(signatures: Mapping[str, ConcreteFunction], path: str, resources: Sequence[Any] = ()) -> None:
+    """Writes a SavedModel.
+
+    Args:
+        signatures: by name.
+        path: folder.
+        resources: tables that they use.
+    """
     module = tf.Module()
-    module.resources = resources
+    module.resources = list(resources)
     # Not the model: a Keras variable that a tf.Module reaches is saved as a second variable. A session would restore
     # that one, while the signatures read the first.
     used = {id(variable): variable for traced in signatures.values() for variable in traced.graph.variables}

@@ -21,7 +21,7 @@ class NotServable(DataError):
     """TF Serving could not run the export, or its answers would differ from the model's."""
 
 
-FORMATS = ("saved_model", "onnx")  # of exports
+FORMATS = ("saved_model", "onnx", "litert")  # of exports
 # For float32 on a CPU: both processes run the same kernels.
 EXACT = 1e-5
 # Mode -> largest difference of the last layer from float32 (root mean square, relative), and of the answers of a

@@ -112,7 +112,7 @@ class Cosine(keras.layers.Layer):
     """
 
     def call(self, states: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-        is_token = tf.cast(tf.reshape(mask, tf.shape(states)[:2]) > 0, tf.float32)[..., tf.newaxis]
+        is_token = tf.expand_dims(tf.cast(tf.reshape(mask, tf.shape(states)[:2]) > 0, tf.float32), -1)
         # The sum has the direction of the mean.
         sums = tf.reduce_sum(tf.cast(states, tf.float32) * is_token, 1)
         vectors = tf.reshape(tf.math.l2_normalize(sums, -1), [-1, 2, states.shape[-1]])

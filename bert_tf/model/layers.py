@@ -125,8 +125,7 @@ def flattened(inputs: tf.Tensor) -> tf.Tensor:
 
 def unflattened(rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     """[rows, size] -> [..., size], with all but the last dimension of `like`."""
-    outputs = tf.reshape(rows, tf.concat([tf.shape(like)[:-1], [rows.shape[-1]]], 0))
-    return tf.ensure_shape(outputs, [*like.shape[:-1], rows.shape[-1]])
+    return tf.reshape(rows, tf.concat([tf.shape(like)[:-1], [rows.shape[-1]]], 0))
 
 
 class ConfiguredLayer(keras.layers.Layer):

@@ -13,7 +13,8 @@ class AttentionBias(keras.layers.Layer):
     """input_mask [batch, length] -> float32 [batch, 1, 1, length]: 0 at tokens, a large negative number at padding."""
 
     def call(self, mask: tf.Tensor) -> tf.Tensor:
-        return (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
+        bias = (1.0 - tf.cast(mask, tf.float32)) * MASKED_SCORE
+        return tf.expand_dims(tf.expand_dims(bias, 1), 1)  # LiteRT has no slices with new axes
 
 
 @keras.saving.register_keras_serializable("bert_tf")

@@ -1,0 +1,90 @@
+"""Exports to LiteRT give the outputs of the model in LiteRT's interpreter, in a process without TensorFlow."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import bert_tf
+from bert_tf.errors import ConfigError, DataError
+from tests.errors import raises
+from tests.inference.portable import QUICK, check_outputs, inputs_of, made
+from tests.packages import minilm
+
+pytest.importorskip("ai_edge_litert")
+
+# Runs a model on inputs of several shapes, one after the other, and writes the outputs.
+_ALONE = """
+import sys
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+model, source, target = sys.argv[1:]
+run = Interpreter(model).get_signature_runner()
+inputs = dict(np.load(source))
+shorter = run(**{name: value[:1, ..., :2] for name, value in inputs.items()})
+np.savez(target, **run(**inputs))
+assert "tensorflow" not in sys.modules
+"""
+
+
+def run_alone(path, inputs, folder):
+    """The outputs of a new process that has only LiteRT and NumPy."""
+    np.savez(folder / "inputs.npz", **inputs)
+    arguments = [path, folder / "inputs.npz", folder / "outputs.npz"]
+    done = subprocess.run([sys.executable, "-P", "-c", _ALONE, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr  # an op of Flex, which has TensorFlow's ops, could not be loaded
+    return dict(np.load(folder / "outputs.npz"))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in QUICK if "bilstm" not in kind])
+def test_outputs_are_those_of_the_model_whatever_the_padding(kind, tmp_path):
+    task, model, exported = made(kind, tmp_path / "out", "litert", check=False)
+    inputs = inputs_of(task, exported.inputs, "int32")
+    check_outputs(task, model, inputs, run_alone(exported.path, inputs, tmp_path), rtol=1e-5, atol=1e-5)
+
+
+def test_the_check_runs_the_interpreter_and_labels_are_beside_the_model(tmp_path):
+    _, _, exported = made("classification", tmp_path / "out", "litert")
+    assert "40 rows of token ids" in exported.checked and "LiteRT" in exported.checked
+    assert sorted(os.listdir(tmp_path / "out")) == ["config.json", "model.tflite", "tokenizer_config.json", "vocab.txt"]
+    assert json.loads((tmp_path / "out/config.json").read_text())["id2label"] == {"0": "negative", "1": "긍정"}
+
+
+def test_int8_is_near_and_smaller(tmp_path):
+    task, model, exported = made("tagging", tmp_path / "int8", "litert", optimize="int8")
+    assert "int8: the outputs differ by" in exported.checked
+    inputs = inputs_of(task, exported.inputs, "int32")
+    check_outputs(task, model, inputs, run_alone(exported.path, inputs, tmp_path), rtol=0.1, atol=0.1)
+    whole = made("tagging", tmp_path / "whole", "litert", check=False)[2]
+    assert os.path.getsize(exported.path) < 0.7 * os.path.getsize(whole.path)  # the weights of a tiny model are few
+
+
+def test_mistakes_are_one_line_errors(tmp_path, monkeypatch):
+    with raises(DataError, "LiteRT", "TensorListReserve", "--format=onnx"):
+        made("classification on bilstm", tmp_path / "out", "litert")
+    with raises(ConfigError, "bfloat16", "int8", "LiteRT"):
+        made("classification", tmp_path / "out", "litert", optimize="bfloat16")
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    with raises(ConfigError, "ai-edge-litert", "pip install 'bert_tf[litert]'"):
+        made("classification", tmp_path / "out", "litert")
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
+def test_vectors_of_a_real_model_are_those_of_its_encoder(tmp_path):
+    encoder = bert_tf.SentenceEncoder.from_pretrained(minilm())
+    exported = encoder.export(tmp_path / "out", format="litert")
+    texts = ["A film to remember.", "오늘 본 영화는 정말 재미있었다.", "The acting is fine; the story is not. " * 20]
+    features = encoder.tokenizer.encode(texts, max_length=256)
+    inputs = {
+        "input_ids": features["input_word_ids"].numpy(),
+        "attention_mask": features["input_mask"].numpy(),
+        "token_type_ids": features["input_type_ids"].numpy(),
+    }
+    found = run_alone(exported.path, inputs, tmp_path)
+    np.testing.assert_allclose(found["sentence_embedding"], encoder.encode(texts), atol=1e-5)
+    small = encoder.export(tmp_path / "int8", format="litert", optimize="int8")
+    assert os.path.getsize(small.path) < 0.27 * os.path.getsize(exported.path)
