@@ -10,13 +10,17 @@ import keras
 import tensorflow as tf
 
 from bert_tf.checkpoints import load
+from bert_tf.checkpoints.formats import open_checkpoint
+from bert_tf.checkpoints.stored_model import Checkpoint, assign
+from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.config import FinetuneConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.sources import Examples, InMemory, Source
 from bert_tf.inputs.identity import tensors_identity, tokenizer_identity, weights_identity
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import ON_POOLED
-from bert_tf.tasks import task_of
+from bert_tf.progress import log
+from bert_tf.tasks import FineTuningTask, task_of
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.training.evaluation import Evaluation, Split
 from bert_tf.training.phases import Input
@@ -46,7 +50,8 @@ def finetune(
     Args:
         data: the folder that holds the files named in config.data; or the examples, and without those for validation
             nothing is evaluated.
-        init: checkpoint for `bert_tf.load`; a missing pooler is initialized randomly. "" for a new encoder, that of
+        init: checkpoint for `bert_tf.load`; a missing pooler is initialized randomly, and so is the head, unless the
+            checkpoint is a model of the same task with the same labels. "" for a new encoder, that of
             config.distillation.
         model_dir, strategy, accept_config_change: as in `pretraining.pretrain`.
         like: results of a run with which this one will be compared: requires the same inputs, and computes in the same
@@ -101,6 +106,10 @@ def finetune(
         task = distillation.learn(tokenizer, task_config, config.data, splits["train"], source.labels())
     else:
         task = kind.learn(tokenizer, task_config, config.data, splits["train"].examples, source.labels())
+    head = _head(init, encoder, task)
+    if head:
+        log(f"continuing with the head of {init}, which is for the same task")
+        inputs["head"] = weights_identity(tf.constant(tensor.read()) for tensor in head.values())
     for split in splits.values():  # before training, so that an unknown label in the validation set is reported at once
         split.prepare(task)
     # The same files may be read or repaired differently by another version.
@@ -166,6 +175,7 @@ def finetune(
         config.train.evaluate_every or steps_per_epoch,
         evaluate_first=False,  # an untrained head guesses, and the baseline has the metrics of guessing
         prepare=prepare if distillation else None,
+        initialize=lambda model: assign((one for one in model.weights if one.path in head), head),
         meanwhile=meanwhile,
         finish=finish,
         report=report,
@@ -213,6 +223,21 @@ def _load(
         "weights": weights_identity(value for value in encoder.weights if "pooler" not in value.path.split("/")),
     }
     return encoder, tokenizer, identity
+
+
+def _head(init: str, encoder: BertEncoder, task: FineTuningTask) -> dict[str, Tensor]:
+    """The weights of the checkpoint's head by path, if it is one for this task and its labels; else {}."""
+    if not init:
+        return {}
+    checkpoint = open_checkpoint(init)
+    settings = task.settings()
+    ours = Checkpoint(config=encoder.config, tensors={}, task={"name": task.name, "settings": settings})
+    theirs = checkpoint.task or {"name": "", "settings": {}}
+    same = all(theirs["settings"].get(name) == settings.get(name) for name in ("labels", "intents"))
+    if theirs["name"] != task.name or not same or ours.shapes() != checkpoint.shapes():
+        return {}
+    known = {variable.path for variable in encoder.weights}
+    return {path: checkpoint.tensors[path] for path in ours.shapes() if path not in known}
 
 
 def check_init(config: FinetuneConfig, init: str, teacher: str, like: Json) -> None:

@@ -226,6 +226,7 @@ class Runner:
         *,
         evaluate_first: bool = True,
         prepare: Callable[[], None] | None = None,
+        initialize: Callable[[keras.Model], None] = lambda model: None,
         meanwhile: Callable[[], None] | None = None,
         finish: Callable[[Json], None] = lambda results: None,
         report: Callable[[Json], None] = lambda results: None,
@@ -239,6 +240,7 @@ class Runner:
             evaluations: returns the `evaluate` of each phase for the model.
             evaluate_every, evaluate_first, meanwhile: as in `Trainer.run`.
             prepare: called when the directory belongs to this run, before the model is built; may write files into it.
+            initialize: called with the new model, to assign weights that are not those of the encoder.
             finish: called with the results when the model has the weights that will be saved; may add to the results.
             report: called by the chief with the results after the model is saved, so that a failing report does not
                 lose the model.
@@ -260,6 +262,7 @@ class Runner:
             model = trainer.model
             for folder in filter(None, task.saved(encoder.config) if chief else ()):
                 directory.check_place(os.path.join(self.model_dir, folder))  # now, not when the run is over
+            initialize(model)
             inputs = [
                 source._replace(evaluate=evaluate) for source, evaluate in zip(inputs, evaluations(model), strict=True)
             ]
