@@ -143,6 +143,47 @@ def test_files_with_another_layout_are_evaluated_with_flags_for_the_differences(
     assert done.status == 2 and done.error_line.endswith("--data: expected one of its fields, such as --data.source")
 
 
+def test_a_pruned_model_is_evaluated_fine_tuned_further_and_exported(programs, folder, finetuned):
+    small, data = folder / "pruned", f"--data_dir={folder}"
+    done = programs.succeed("prune", f"--model_dir={finetuned}", data, "--share=0.3", f"--output_dir={small}")
+    assert "calibration loss" in done.output
+    report = json.loads((small / "pruning.json").read_text())
+    assert report["examples"] == 100 and report["removed"] >= 0.3
+    assert len((small / "model.safetensors").read_bytes()) < len((finetuned / "model.safetensors").read_bytes())
+    programs.succeed("evaluate", f"--model_dir={small}", f"{data}/train.tsv", f"--output={folder}/of_pruned")
+    measured = json.loads((folder / "of_pruned/results.json").read_text())["final"]
+    assert measured["loss"] == pytest.approx(report["metrics"][1]["loss"], rel=1e-4)
+    files = f"--config={folder}/finetune.py", data, f"--init={small}"
+    done = programs.succeed("finetune", *files, f"--model_dir={folder}/again", "--config.train.epochs=1")
+    assert f"continuing with the head of {small}" in done.output
+    programs.succeed("export", f"--model_dir={folder}/again", f"--export_dir={folder}/exported_small")
+    done = programs("convert", f"--input={small}", "--format=huggingface", f"--output={folder}/no")
+    assert done.status == 2 and "--format=bert_tf" in done.error_line
+    assert not (folder / "no").exists()
+
+
+PRUNE = {
+    "everything": ("--model_dir={0}/finetuned --data_dir={0} --share=1", 2, "share is 1.0; expected a number above 0"),
+    "nothing": ("--model_dir={0}/finetuned --data_dir={0} --share=0", 2, "share is 0.0"),
+    "too much": ("--model_dir={0}/finetuned --data_dir={0} --share=0.99", 2, "at most 0."),
+    "no number": ("--model_dir={0}/finetuned --data_dir={0} --share=nan", 2, "--share=nan"),
+    "no task": ("--model_dir={0}/pretrained --data_dir={0} --share=0.5", 1, "not fine-tuned"),
+    "no data": ("--model_dir={0}/finetuned --data_dir={0}/none --share=0.5", 1, "{0}/none"),
+    "no split": ("--model_dir={0}/finetuned --data_dir={0} --share=0.5 --split=other", 1, "other"),
+    "other labels": ("--model_dir={0}/finetuned --data_dir={0}/other.tsv --share=0.5", 1, "one of the model's"),
+}
+
+
+@pytest.mark.parametrize("case", PRUNE)
+def test_what_cannot_be_pruned_is_one_line(programs, folder, finetuned, case):
+    (folder / "other.tsv").write_text("sentence\tlabel\nA film.\tlong\n")
+    arguments, status, culprit = PRUNE[case]
+    done = programs("prune", *arguments.format(folder).split(), f"--output_dir={folder}/never")
+    assert done.status == status, done.errors
+    assert culprit.format(folder) in done.error_line
+    assert not (folder / "never").exists()
+
+
 def read(path):
     with open(path, encoding="utf-8") as file:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -178,6 +219,7 @@ OUTPUTS = {
     "extract": "--init=none --input=none.txt --output",
     "extract ": "--init=none --export_dir",
     "export": "--model_dir=none --export_dir",
+    "prune": "--model_dir=none --share=0.5 --output_dir",
     "convert": "--input=none --format=google --output",
     "learn_vocab": "--input=none --output",
     "prepare": "--input=none --vocab=none --output",
@@ -298,6 +340,7 @@ INPUTS = {
     "prepare": ("prepare", "--input={0}/corpus.txt --vocab={0}/vocab.txt --output={0}"),
     "export": ("export", "--model_dir={0}/finetuned --export_dir={0}/finetuned"),
     "convert": ("convert", "--input={0}/finetuned --format=bert_tf --output={0}/finetuned"),
+    "prune": ("prune", "--model_dir={0}/finetuned --data_dir={0} --share=0.5 --output_dir={0}/finetuned"),
     "finetune": (
         "finetune", "--config={0}/finetune.py --data_dir={0} --init={0}/pretrained --model_dir={0}/pretrained"
     ),
