@@ -29,26 +29,33 @@ def get_config():
         tokenizer=TokenizerConfig(vocab="{folder}/vocab.txt"),
         model=BertConfig(vocab_size=0, num_layers=1, hidden_size=32, num_heads=2, intermediate_size=64,
                          max_position_embeddings=32, dropout=0.1, attention_dropout=0.1),
-        data=PretrainingData(max_length=32, max_predictions=5, group_size=50),
+        data=PretrainingData(max_length=32, max_predictions=5, group_size=50, **{data}),
         train=TrainConfig(batch_size=8, steps={steps}, learning_rate=1e-3, dtype="float32", log_every=1,
                           steps_per_call=2, save_every=5),
     )
 """
+# By objective: settings of the data.
+OBJECTIVES = {
+    "masked_lm": {},
+    "electra": {"objective": "electra", "pairs": "none"},
+    "span_boundary": {"objective": "span_boundary", "pairs": "none", "masking": "span"},
+}
+PATIENCE = 900  # seconds, for a machine that has much else to do
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'-$()"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A vocabulary of letters, and configs of two sequence lengths."""
+    """A vocabulary of letters, a config of each objective, and one of a run without end."""
     folder = tmp_path_factory.mktemp("interruptions")
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    for name, steps in (("short", 300), ("endless", 100_000)):
-        (folder / f"{name}.py").write_text(CONFIG.format(folder=folder, steps=steps))
+    for name, steps in [*((objective, 300) for objective in OBJECTIVES), ("endless", 100_000)]:
+        (folder / f"{name}.py").write_text(CONFIG.format(folder=folder, steps=steps, data=OBJECTIVES.get(name, {})))
     return folder
 
 
-def start(folder, model, *flags, config="short", **environment):
+def start(folder, model, *flags, config, **environment):
     """Starts `python -m bert_tf.pretrain`, with its output in a file next to the model directory."""
     log = open(f"{model}.{environment.get('worker', 0)}.log", "a")  # noqa: SIM115
     return subprocess.Popen(
@@ -77,7 +84,7 @@ def newest_step(model):
     return max(numbers_of(model / "checkpoints", "step-", ".index"), default=0)
 
 
-def wait_for(condition, *processes, seconds=240):
+def wait_for(condition, *processes, seconds=PATIENCE):
     """Polls often, because the condition may last for milliseconds."""
     end = time.monotonic() + seconds
     while not condition():
@@ -100,14 +107,15 @@ def tensors_of(model):
     return {name: reader.get_tensor(name) for name in names if not name.startswith("save_counter")}
 
 
-def test_a_run_killed_at_any_moment_ends_bit_for_bit_as_without_interruption(folder):
-    peace, model = folder / "peace", folder / "killed"
-    reference = start(folder, peace)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_run_killed_at_any_moment_ends_bit_for_bit_as_without_interruption(folder, objective):
+    peace, model = folder / f"{objective}, in peace", folder / f"{objective}, killed"
+    reference = start(folder, peace, config=objective)
     moments = random.Random(0)
     resumed_from, caught_writing, attempts = [], False, 0
     while attempts < 3 or (attempts < 7 and not caught_writing):
         before = newest_step(model)
-        process = start(folder, model)
+        process = start(folder, model, config=objective)
         wait_for(lambda: newest_step(model) > before, process)  # noqa: B023
         if attempts % 2:  # while a checkpoint is being written
             wait_for(lambda: half_written(model), process)
@@ -119,8 +127,8 @@ def test_a_run_killed_at_any_moment_ends_bit_for_bit_as_without_interruption(fol
         resumed_from.append(newest_step(model))
         attempts += 1
     assert caught_writing
-    assert start(folder, model).wait(480) == 0, log_of(model)
-    assert reference.wait(480) == 0, log_of(peace)
+    assert start(folder, model, config=objective).wait(PATIENCE) == 0, log_of(model)
+    assert reference.wait(PATIENCE) == 0, log_of(peace)
 
     log = log_of(model)
     assert 0 < resumed_from[0] < resumed_from[-1]
@@ -134,7 +142,9 @@ def test_a_run_killed_at_any_moment_ends_bit_for_bit_as_without_interruption(fol
     ours, expected = ([row for row in rows_of(path) if row["kind"] == "training"] for path in (model, peace))
     assert curve(ours) == curve(expected)
     assert [row["step"] for row in ours] == list(range(1, 301))
-    assert (model / "model.safetensors").read_bytes() == (peace / "model.safetensors").read_bytes()
+    saved = ["model.safetensors"] + ["generator/model.safetensors"] * (objective == "electra")
+    for name in saved:
+        assert (model / name).read_bytes() == (peace / name).read_bytes()
     left = {path.name.split(".")[0] for path in (model / "checkpoints").iterdir() if path.name.startswith("step-")}
     assert left == {"step-295", "step-300"}
 
