@@ -111,11 +111,11 @@ def prune(
     for layers in _fewer(search, whole, droppable, most):
         importances = search.importances(layers)
         for kept in _combinations(config, layers, importances, most):
-            row = _row(kept, search.metrics(kept)["loss"])
+            row = _row(kept, search.loss(kept))
             tried.append(row)
             if best is None or row["loss"] < best[0]:
                 best = row["loss"], kept
-    assert best is not None  # a combination fits, as the smallest model does
+    assert best is not None  # the smallest model is one of the combinations, if no other fits
     kept = best[1]
     smaller = search.built(kept)
     after = pruned_config(config, kept)
@@ -242,6 +242,11 @@ class _Search:
         with isolated_session():
             return evaluator(self._task.objective, self.built(kept), self._batches, self._strategy)()
 
+    def loss(self, kept: Sequence[Kept]) -> float:
+        """Loss of the model with these parts; infinite if it is not a number."""
+        loss = self.metrics(kept)["loss"]
+        return loss if math.isfinite(loss) else math.inf
+
     def importances(self, kept: Sequence[Kept]) -> list[Importance]:
         """Importance of the parts of each layer."""
         with isolated_session():
@@ -249,8 +254,8 @@ class _Search:
 
 
 def _smallest(config: BertConfig, layers: int) -> int:
-    """Weights of the layers of the smallest model that has so many."""
-    fewest = sorted(min(_GROUP, inner) for inner in config.layer_intermediates)[:layers]
+    """Weights of the layers of the smallest model that has so many, whichever these are."""
+    fewest = sorted((min(_GROUP, inner) for inner in config.layer_intermediates), reverse=True)[:layers]
     kept = [Kept(index, (0,), tuple(range(inner))) for index, inner in enumerate(fewest)]
     return layer_weights(pruned_config(config, kept))
 
@@ -266,8 +271,8 @@ def _fewer(search: _Search, whole: Sequence[Kept], droppable: int, most: int) ->
         if layer_weights(pruned_config(search.config, layers)) <= most:
             return
         rests = [[other for other in layers if other is not one] for one in layers]
-        losses = [search.metrics(rest)["loss"] for rest in rests]
-        chosen = int(np.nanargmin(losses))
+        losses = [search.loss(rest) for rest in rests]
+        chosen = int(np.argmin(losses))
         log(f"calibration loss {losses[chosen]:.4f} without layer {layers[chosen].layer + 1}, {len(rests) - 1} left")
         layers = rests[chosen]
         yield layers
@@ -275,22 +280,25 @@ def _fewer(search: _Search, whole: Sequence[Kept], droppable: int, most: int) ->
 
 def _combinations(
     config: BertConfig, layers: Sequence[Kept], importances: Sequence[Importance], most: int
-) -> Iterator[list[Kept]]:
-    """Prunes heads and columns to `most` weights, with different shares of heads; nothing where none fits."""
+) -> list[list[Kept]]:
+    """The layers with fewer heads and columns, and at most `most` weights, in different mixtures; [] if none fits."""
     whole = pruned_config(config, layers)
+    if layer_weights(whole) <= most:
+        return [list(layers)]
     count, sizes = sum(whole.layer_heads), whole.layer_intermediates
     per_head, per_column = whole.head_size * (4 * whole.hidden_size + 3), 2 * whole.hidden_size + 1
-    if layer_weights(whole) <= most:
-        yield list(layers)
-        return
     fixed = layer_weights(whole) - count * per_head - sum(sizes) * per_column
-    uniform = (most - fixed) / (count * per_head + sum(sizes) * per_column)
-    heads = {round(part * count) for part in (uniform, (1 + uniform) / 2, 1)}
-    for number in sorted({max(one, len(layers)) for one in heads}):
-        groups = _most_important_columns(importances, (most - fixed - number * per_head) // per_column)
-        if groups:
-            chosen = _most_important_heads(importances, number)
-            yield [Kept(one.layer, *parts) for one, *parts in zip(layers, chosen, groups, strict=True)]
+
+    def with_heads(number: int) -> list[list[Kept]]:
+        columns = _most_important_columns(importances, (most - fixed - number * per_head) // per_column)
+        if columns is None:
+            return []
+        parts = zip(layers, _most_important_heads(importances, number), columns, strict=True)
+        return [[Kept(one.layer, *its) for one, *its in parts]]
+
+    even = (most - fixed) / (count * per_head + sum(sizes) * per_column)  # the same share of heads and of columns
+    numbers = sorted({max(round(share * count), len(layers)) for share in (even, (1 + even) / 2, 1)})
+    return [kept for number in numbers for kept in with_heads(number)] or with_heads(len(layers))
 
 
 def _normalised(values: Array) -> Array:
