@@ -4,7 +4,7 @@ from absl import flags
 
 from bert_tf.app import accept_config_change_flag, config_flag, run, strategy_flags
 from bert_tf.files import check_output
-from bert_tf.report.file_reporter import FileReporter, languages_table
+from bert_tf.report.file_reporter import FileReporter, print_pretrained
 from bert_tf.training import strategy
 from bert_tf.training.runs.pretraining import pretrain
 from bert_tf.training.state.signals import terminable
@@ -29,9 +29,7 @@ def main(_: list[str]) -> None:
         results = pretrain(
             config, _MODEL_DIR.value, devices, accept_config_change=_ACCEPT.value, reporter=FileReporter()
         )
-    if "languages" in results:
-        print(languages_table(results["languages"]))
-    print(f"{_MODEL_DIR.value}: {results['steps']} steps done; wrote the model and results.json")
+    print_pretrained(results, _MODEL_DIR.value)
 
 
 if __name__ == "__main__":

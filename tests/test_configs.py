@@ -17,6 +17,7 @@ from tests.errors import raises
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FILES = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.glob("*/*.py"))
+OF_TEXT = ("pretrain/", "distill/encoder")  # configs without labels
 FAMILY = {
     "roberta": ("base", "large", "mini"),
     "electra": ("small", "base", "large", "mini"),
@@ -25,6 +26,7 @@ FAMILY = {
 }
 PRETRAINING = [name for name in FILES if name.startswith("pretrain")]
 PRETRAINING += [f"pretrain/{member}.py:{size}" for member, sizes in FAMILY.items() for size in sizes]
+PRETRAINING += [f"distill/encoder.py:{name}" for name in ("minilm", "minilm_mini", "distilbert", "tinybert")]
 GLUE_TASKS = [f"finetune/glue.py:{task}" for task in GLUE if task != "ax"]
 
 
@@ -38,17 +40,18 @@ def load(name):
 
 
 STUDENTS = [f"distill/sst2.py:{size}" for size in ("layers3", "init")]
+STUDENTS += [name for name in PRETRAINING if name.startswith("distill")]
 
 
 @pytest.mark.parametrize("name", [*FILES, *GLUE_TASKS, *STUDENTS])
 def test_a_config_file_is_valid_and_can_be_saved(name):
     config = load(name)
-    assert isinstance(config, PretrainConfig if name.startswith("pretrain") else FinetuneConfig)
+    assert isinstance(config, PretrainConfig if name.startswith(OF_TEXT) else FinetuneConfig)
     config.train.check()
     assert json.loads(json.dumps(to_dict(config)))["train"]["learning_rate"] == config.train.learning_rate
 
 
-@pytest.mark.parametrize("name", [name for name in [*FILES, *GLUE_TASKS] if not name.startswith("pretrain")])
+@pytest.mark.parametrize("name", [name for name in [*FILES, *GLUE_TASKS] if not name.startswith(OF_TEXT)])
 def test_the_task_of_a_finetuning_config_matches_its_format(name):
     config = load(name)
     assert FORMATS[config.data.format].example is task_of(config.task).example
@@ -69,7 +72,13 @@ def test_the_phases_of_a_pretraining_config_fit_its_model_and_its_masking_rate(n
 
 
 @pytest.mark.parametrize(
-    "name", ["pretrain/tiny.py", "pretrain/mini.py", *(f"pretrain/{member}.py:mini" for member in FAMILY)]
+    "name",
+    [
+        "pretrain/tiny.py",
+        "pretrain/mini.py",
+        "distill/encoder.py",
+        *(f"pretrain/{member}.py:mini" for member in FAMILY),
+    ],
 )
 def test_the_files_read_by_the_bundled_configs_exist(name):
     config = load(name)

@@ -240,10 +240,10 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
         checkpoint = Checkpoint(
             config=config,
             tensors=tensors,
-            task={"name": own.name, "settings": own.settings()},
-            tokenizer=own.tokenizer,
+            task={"name": own.name, "settings": own.settings()} if own else None,
+            tokenizer=task.tokenizer,
         )
-        if checkpoint.head:  # not a task that this version does not know
+        if checkpoint.head or not own:  # not a task that this version does not know
             names = {name: f"{folder}/{name}" if folder else name for name in checkpoint.shapes()}
             checkpoint.tensors = {name: tensors[full if full in tensors else name] for name, full in names.items()}
         save_checkpoint(checkpoint, os.path.join(path, folder) if folder else path)  # without "/": it may be a file

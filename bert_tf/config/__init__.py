@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self, TypedDict
 from bert_tf.config.data import ExampleData, PretrainingData, TokenizerConfig, named_corpora
 from bert_tf.config.distillation import TaskDistillation
 from bert_tf.config.embeddings import DenseConfig, EmbeddingConfig
+from bert_tf.config.encoder_distillation import EncoderDistillation
 from bert_tf.config.model import BertConfig, FeatureConfig
 from bert_tf.config.tasks import (
     ClassificationConfig,
@@ -23,7 +24,8 @@ from bert_tf.config.values import check_fields, from_dict, shown, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.types import Json
 
-__all__ = ["BertConfig", "ClassificationConfig", "DenseConfig", "EmbeddingConfig", "ExampleData", "FeatureConfig"]
+__all__ = ["BertConfig", "ClassificationConfig", "DenseConfig", "EmbeddingConfig"]
+__all__ += ["EncoderDistillation", "ExampleData", "FeatureConfig"]
 __all__ += ["FinetuneConfig", "GridConfig", "IntentAndSlotsConfig"]
 __all__ += ["MultiLabelConfig", "MultipleChoiceConfig", "PhaseConfig", "PretrainConfig", "PretrainingData"]
 __all__ += [
@@ -49,6 +51,7 @@ class PretrainConfig:
         tokenizer: the vocabulary and its settings.
         model: the architecture; vocab_size 0 means the size of the vocabulary.
         data: how sequences are built and masked.
+        distillation: what is learned from a teacher, for the objectives that need one.
         train: optimization, checkpoints and logging.
     """
 
@@ -57,6 +60,7 @@ class PretrainConfig:
     tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
     model: BertConfig = dataclasses.field(default_factory=BertConfig)
     data: PretrainingData = dataclasses.field(default_factory=PretrainingData)
+    distillation: EncoderDistillation = dataclasses.field(default_factory=EncoderDistillation)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
 
     def check(self) -> Self:
@@ -64,6 +68,7 @@ class PretrainConfig:
         check_fields(self)
         for part in (self.tokenizer, self.data, self.train):
             part.check()
+        self.distillation.check(self.data.objective)
         if self.data.languages and self.validation:
             known = named_corpora(self.data.languages, "data.languages")
             if unknown := named_corpora(self.validation, "validation").keys() - known.keys():

@@ -5,6 +5,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Self
 
+from bert_tf.config.encoder_distillation import OBJECTIVES
 from bert_tf.config.values import Rule, check_fields, setting, shown
 from bert_tf.errors import ConfigError
 
@@ -61,7 +62,8 @@ class PretrainingData:
         objective: what is predicted: "mlm", masked tokens and, unless pairs is "none", the order of the pair (BERT,
             RoBERTa, ALBERT); "electra", masked tokens by a small generator and, by the model, which tokens were
             replaced by the generator's; "span_boundary", masked tokens and, from its boundaries, those of each span
-            (SpanBERT).
+            (SpanBERT); and, with a teacher, "minilm", "distilbert" or "tinybert", what a larger encoder computes
+            (`EncoderDistillation`).
         generator_size: for "electra": hidden size, feed-forward size and heads of the generator, as a share of the
             model's; rounded to whole heads.
         layout: of the text: "sentences" (one per line, blank lines between documents) or "documents" (one per line).
@@ -79,7 +81,8 @@ class PretrainingData:
         max_length: maximum tokens per sequence, including special tokens.
         masking: unit that is masked: "token" (BERT), "whole_word" (its later models), "ngram" (one to three words,
             ALBERT) or "span" (one to ten words, SpanBERT). With "causal_lm" nothing is masked, and each position
-            predicts the next token; needs model.attention "causal".
+            predicts the next token; needs model.attention "causal". With "none" text stays as it is, for "minilm" and
+            "tinybert", which predict no tokens.
         words: unless masking is "token": "pieces" (each wordpiece without ## starts a word; of other tokenizers, each
             piece with white space in front, so that punctuation belongs to the word before it) or "spaces" (words are
             separated by white space and punctuation: for Korean that contains Chinese characters, or segmented text).
@@ -96,7 +99,7 @@ class PretrainingData:
             row and continue in another one, so that every row is one full sequence.
     """
 
-    objective: str = setting("mlm", choices=("mlm", "electra", "span_boundary"))
+    objective: str = setting("mlm", choices=("mlm", "electra", "span_boundary", *OBJECTIVES))
     generator_size: float = setting(0.25, above=0, at_most=1)  # larger than the discriminator, it wastes its work
     layout: str = setting("sentences", choices=("sentences", "documents"))
     languages: str = ""
@@ -107,7 +110,7 @@ class PretrainingData:
     pairs: str = setting("nsp", choices=("nsp", "sop", "none"))
     # The shortest pair has two tokens and three special tokens; some tokenizers need more (`check_corpus`).
     max_length: int = setting(128, at_least=5, at_most=1_000_000)
-    masking: str = setting("token", choices=("token", "whole_word", "ngram", "span", "causal_lm"))
+    masking: str = setting("token", choices=("token", "whole_word", "ngram", "span", "causal_lm", "none"))
     words: str = setting("pieces", choices=("pieces", "spaces"))
     mask_on: str = setting("host", choices=("host", "device"))
     max_predictions: int = setting(20, at_least=1, at_most=1_000_000)
@@ -152,6 +155,11 @@ class PretrainingData:
         if self.objective == "span_boundary" and self.masking != "span":
             raise ConfigError(
                 f"data.objective is 'span_boundary' and data.masking {self.masking!r}; set data.masking=span"
+            )
+        if self.masking == "none" and self.objective not in ("minilm", "tinybert"):
+            raise ConfigError(
+                f"data.masking is 'none', but data.objective {self.objective!r} predicts masked tokens; set another "
+                "data.masking, such as token"
             )
         if self.objective != "electra" and self.generator_size != type(self).generator_size:
             raise ConfigError(

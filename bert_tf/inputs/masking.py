@@ -44,6 +44,7 @@ class Masker:
       cuts the last span within a word, lets spans overlap and counts adjacent spans as one.)
     * "ngram": as "span", with ALBERT's distribution of lengths.
     * "causal_lm": nothing is hidden; see `next_tokens`.
+    * "none": nothing is hidden or predicted.
 
     80% of the predictions become the mask token, 10% keep their token and 10% become a random id, drawn from the whole
     vocabulary as in the reference. All tokens of a "span" share this draw, but each random id is drawn separately;
@@ -86,7 +87,7 @@ class Masker:
         length = tf.shape(ids)[1]
         budgets = prediction_budgets(tf.reduce_sum(tf.cast(tokens, tf.int32), axis=1), data)
         all_positions = tf.range(length)[tf.newaxis]
-        if data.masking == "token":
+        if data.masking in ("token", "none"):
             (order,) = draw(seeds, [_ORDER], all_positions)  # [batch, length]
             positions = _first_tokens(tf.where(maskable, order, -1), budgets, data.max_predictions)
             drawn_at = positions
@@ -164,6 +165,8 @@ def _predictions(positions: tf.Tensor, ids: tf.Tensor, used: tf.Tensor, shape: l
 
 def prediction_budgets(lengths: tf.Tensor, data: PretrainingData) -> tf.Tensor:
     """Maximum number of hidden tokens, int32 [n], in sequences of these lengths, int32 [n]; see `Masker`."""
+    if data.masking == "none":
+        return tf.zeros_like(lengths)
     # A table made in Python, so that the budgets equal the reference's round() without computing in float64, which
     # TPUs lack.
     most, rate = data.max_predictions, data.masking_rate

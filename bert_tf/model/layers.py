@@ -390,6 +390,10 @@ class TransformerBlock(NumberedLayer):
         """Attention probabilities for the block's inputs: float32 [batch, heads, length, length]."""
         return self.attention.probabilities(self.attention_norm(inputs) if self.config.norm == "pre" else inputs, bias)
 
+    def queries_keys_values(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Queries, keys and values for the block's inputs, heads side by side: [batch, length, 3 * hidden]."""
+        return self.attention.qkv(self.attention_norm(inputs) if self.config.norm == "pre" else inputs)
+
     def _block(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
         # Rows throughout: reshapes and their shapes would be half of the ops.
         return unflattened(self._rows(flattened(inputs), AllPositions(tf.shape(inputs)), bias, training), inputs)

@@ -66,6 +66,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return line(header) + line(["-" * width for width in widths]) + "".join(map(line, rows))
 
 
+def print_pretrained(results: Json, model_dir: str) -> None:
+    """Prints the end of a pre-training run: its results by language, if it has several, and what was written."""
+    if "languages" in results:
+        print(languages_table(results["languages"]))
+    print(f"{model_dir}: {results['steps']} steps done; wrote the model and results.json")
+
+
 def languages_table(rows: Sequence[Json]) -> str:
     """The languages of a pre-training run.
 

@@ -115,16 +115,13 @@ class MaskedTokenObjective(PredictionObjective):
         return features["masked_lm_positions"]
 
 
-class MaskedLMObjective(MaskedTokenObjective):
-    """Cross-entropy of the masked tokens, from features as `inputs.corpus.dataset` makes them.
+class CorpusObjective(PredictionObjective):
+    """Base class of objectives on features as `inputs.corpus.dataset` makes them; also counts their tokens and masks.
 
     Args:
         max_length: tokens per input, special tokens included.
         languages: as for `PredictionObjective`; the number of tokens of each is counted, too, as "ko/tokens".
     """
-
-    losses = ("mlm_loss",)
-    metric_names: tuple[str, ...] = ("mlm_accuracy",)
 
     def __init__(self, max_length: int, languages: Sequence[str] = ()) -> None:
         super().__init__(languages)
@@ -132,9 +129,6 @@ class MaskedLMObjective(MaskedTokenObjective):
         self.metric_names += ("padding_share", *self.totals)
         self._max_length = max_length
         self.histograms = dict.fromkeys(("sequence_length", "masks_a_sequence"), max_length + 1)
-
-    def build(self, encoder: BertEncoder) -> keras.Model:
-        return build(encoder, "masked_lm")
 
     def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         padding = tf.cast(features["input_mask"] == 0, tf.float32)
@@ -157,6 +151,16 @@ class MaskedLMObjective(MaskedTokenObjective):
             name: tf.math.unsorted_segment_sum(exists, tf.cast(values, tf.int32), bins)
             for (name, bins), values in zip(self.histograms.items(), (lengths, masks), strict=True)
         }
+
+
+class MaskedLMObjective(CorpusObjective, MaskedTokenObjective):
+    """Cross-entropy of the masked tokens; arguments as for `CorpusObjective`."""
+
+    losses = ("mlm_loss",)
+    metric_names: tuple[str, ...] = ("mlm_accuracy",)
+
+    def build(self, encoder: BertEncoder) -> keras.Model:
+        return build(encoder, "masked_lm")
 
 
 class MaskedLM(PretrainingTask):

@@ -39,6 +39,7 @@ class Objective(abc.ABC):
         totals: names of those among them that are sums over the data, such as a number of tokens, instead of means.
         histograms: name -> length of each array that `counts` returns, for TensorBoard.
         soft_outputs: those outputs of the model that a student can learn from its teacher's, by name.
+        teacher_size: number of weights that it reads besides those of the model: of a teacher.
     """
 
     losses: tuple[str, ...] = ("loss",)
@@ -47,6 +48,7 @@ class Objective(abc.ABC):
     totals: tuple[str, ...] = ()
     histograms: Mapping[str, int] = types.MappingProxyType({})
     soft_outputs: Mapping[str, SoftOutput] = types.MappingProxyType({})
+    teacher_size: int = 0
 
     @abc.abstractmethod
     def build(self, encoder: BertEncoder) -> keras.Model:
@@ -176,6 +178,22 @@ class PredictionObjective(Objective):
         flat = tf.reshape(values, [-1]), tf.reshape(language_ids, [-1])
         sums = tf.math.unsorted_segment_sum(*flat, len(self.languages))
         return dict(zip(self.languages, tf.unstack(sums), strict=True))
+
+
+class TokenObjective(PredictionObjective):
+    """Base class of objectives with a value for each token, padding left out."""
+
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return dict.fromkeys(self.losses, tf.reduce_sum(tokens_of(features)))
+
+    def positions(self, features: Tensors) -> tf.Tensor:
+        mask = features["input_mask"]
+        return tf.zeros_like(mask) + tf.range(tf.shape(mask)[1])
+
+
+def tokens_of(features: Tensors) -> tf.Tensor:
+    """float32 [batch, length]: 1.0 at tokens, 0.0 at padding."""
+    return tf.cast(features["input_mask"] > 0, tf.float32)
 
 
 def rows_of(features: Tensors) -> tf.Tensor:

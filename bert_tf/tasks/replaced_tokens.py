@@ -13,7 +13,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.model.replaced_tokens import GENERATOR, electra, generator_config
 from bert_tf.tasks.masked_lm import MaskedLM, MaskedLMObjective
-from bert_tf.tasks.objective import PredictionObjective, Predictions, Sum
+from bert_tf.tasks.objective import Predictions, Sum, TokenObjective, tokens_of
 from bert_tf.tasks.task import PretrainingTask, Task
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Tensors, TfFunction
@@ -25,7 +25,7 @@ DISCRIMINATOR = (
 )
 
 
-class ReplacedTokenObjective(PredictionObjective):
+class ReplacedTokenObjective(TokenObjective):
     """Binary cross-entropy of whether each token, padding left out, was replaced.
 
     The metric replaced_share is the share of tokens that were; 1 - replaced_share is the accuracy of "none was".
@@ -39,9 +39,6 @@ class ReplacedTokenObjective(PredictionObjective):
     def build(self, encoder: BertEncoder) -> keras.Model:
         return build(encoder, "replaced_token_detection")
 
-    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
-        return {"rtd_loss": tf.reduce_sum(_tokens(features))}
-
     def predictions(self, features: Tensors, outputs: Tensors) -> Predictions:
         logits, replaced = outputs["rtd_logits"], tf.cast(outputs["replaced"], tf.float32)
         values = {
@@ -49,11 +46,7 @@ class ReplacedTokenObjective(PredictionObjective):
             "rtd_accuracy": tf.cast((logits > 0) == (replaced > 0), tf.float32),
             "replaced_share": replaced,
         }
-        return Predictions(values, _tokens(features))
-
-    def positions(self, features: Tensors) -> tf.Tensor:
-        mask = features["input_mask"]
-        return tf.zeros_like(mask) + tf.range(tf.shape(mask)[1])
+        return Predictions(values, tokens_of(features))
 
 
 class ReplacedTokenDetection(PretrainingTask):
@@ -85,11 +78,6 @@ class Electra(ReplacedTokenDetection):
         both = (MaskedLMObjective(max_length, languages), self.objective)
         self.objective = Sum([("", part) for part in both], functools.partial(electra, size=generator_size))
 
-    def saved(self, config: BertConfig) -> dict[str, tuple[Task, BertConfig]]:
+    def saved(self, config: BertConfig) -> dict[str, tuple[Task | None, BertConfig]]:
         generator = MaskedLM(self.tokenizer, self.max_length)
         return super().saved(config) | {GENERATOR: (generator, generator_config(config, self._generator_size))}
-
-
-def _tokens(features: Tensors) -> tf.Tensor:
-    """float32 [batch, length]: 1.0 at tokens, 0.0 at padding."""
-    return tf.cast(features["input_mask"] > 0, tf.float32)

@@ -84,8 +84,9 @@ class Task(abc.ABC):
         """Builds the model on `encoder`: a dict of features in, a dict of outputs out."""
         return self.objective.build(encoder)
 
-    def saved(self, config: BertConfig) -> dict[str, tuple["Task", BertConfig]]:
-        """The models that a run writes: subfolder of its directory -> (task, config of the encoder).
+    def saved(self, config: BertConfig) -> dict[str, tuple["Task | None", BertConfig]]:
+        """The models that a run writes: subfolder of its directory -> (task, config of the encoder). Without a
+        task, the encoder alone.
 
         Default: the task itself, in the directory ("").
 

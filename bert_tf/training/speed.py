@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.config import BertConfig, PretrainingData
+from bert_tf.config import BertConfig, EncoderDistillation, PretrainingData
 from bert_tf.model.replaced_tokens import generator_config
 from bert_tf.model.span_boundary import POSITION_SIZE
 from bert_tf.training.strategy import devices_of, parallel_parts
@@ -87,6 +87,35 @@ def pretraining_flops(length: float, config: BertConfig, data: PretrainingData, 
         bounds = 2 * (2 * hidden + POSITION_SIZE) * hidden
         return row_flops(length, config, predictions=2 * predictions) + 3 * predictions * bounds
     return row_flops(length, config, predictions=predictions, pooled=pooled)
+
+
+def distillation_flops(
+    length: float, student: BertConfig, teacher: BertConfig, data: PretrainingData, settings: EncoderDistillation
+) -> float:
+    """As `row_flops`, for a student and the forward pass of its teacher, both up to what is compared.
+
+    Args:
+        length: as for `row_flops`.
+        student, teacher: the encoders.
+        data: objective and max_predictions are used.
+        settings: of the distillation.
+    """
+    if data.objective == "minilm":
+
+        def compared(config: BertConfig, layers: int) -> float:
+            # The layers before, then queries, keys and values, and their products.
+            sizes = {name: getattr(config, name)[: layers - 1] for name in ("heads_per_layer", "intermediate_sizes")}
+            before = row_flops(length, dataclasses.replace(config, num_layers=layers - 1, **sizes))
+            attended = config.layer_heads[layers - 1] * config.head_size
+            own = 3 * config.hidden_size + len(settings.relations) * length
+            return before + 3.0 * 2 * length * attended * own
+
+        return compared(student, student.num_layers) + compared(teacher, settings.layer_of(teacher)) / 3
+    predictions = data.max_predictions if data.objective == "distilbert" else 0
+    projections = (student.num_layers + 1) * teacher.hidden_size if data.objective == "tinybert" else 0
+    projected = 3.0 * 2 * length * student.hidden_size * projections
+    taught = row_flops(length, teacher, predictions=predictions) / 3
+    return row_flops(length, student, predictions=predictions) + projected + taught
 
 
 _measured: dict[tuple[str, ...], float] = {}  # by dtype and devices; the same for all runs of a process

@@ -1,29 +1,45 @@
+import dataclasses
 import math
 
 import pytest
 import tensorflow as tf
 
-from bert_tf.config import BertConfig, PretrainingData
-from bert_tf.model.encoder import BertEncoder
+from bert_tf.config import BertConfig, EncoderDistillation, PretrainingData
+from bert_tf.model.encoder import BertEncoder, encoder_inputs
 from bert_tf.model.heads import build
+from bert_tf.tasks.encoder_distillation import DistilledEncoder
 from bert_tf.training import speed
 from bert_tf.training.runs.pretraining import pretraining_task
 from bert_tf.training.speed import Speed, Work
 
 
 def products(function, specs):
-    """Floating-point operations of the matrix products in a traced function, without those with a row of ones."""
-    total = 0
-    for op in tf.function(function).get_concrete_function(specs).graph.get_operations():
-        if op.type in ("MatMul", "BatchMatMulV2"):
-            left, right = (tensor.shape.as_list() for tensor in op.inputs)
-            (result,) = op.outputs
-            names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
-            shared = left[-2] if op.get_attr(names[0]) else left[-1]
-            assert shared == (right[-1] if op.get_attr(names[1]) else right[-2])
-            if result.shape[-2] != 1:  # the gradient of a bias is a product with ones
-                total += 2 * shared * math.prod(result.shape)
+    """Floating-point operations of the matrix products in a traced function, without those with a row of ones.
+
+    Only of those whose results are used.
+    """
+    total, used = 0, set()
+    left = [tensor.op for tensor in tf.function(function).get_concrete_function(specs).graph.outputs]
+    while left:
+        op = left.pop()
+        if op.name not in used:
+            used.add(op.name)
+            left += [tensor.op for tensor in op.inputs] + op.control_inputs
+            total += _products(op)
     return total
+
+
+def _products(op):
+    """Those of a single operation."""
+    if op.type not in ("MatMul", "BatchMatMulV2"):
+        return 0
+    left, right = (tensor.shape.as_list() for tensor in op.inputs)
+    (result,) = op.outputs
+    names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
+    shared = left[-2] if op.get_attr(names[0]) else left[-1]
+    assert shared == (right[-1] if op.get_attr(names[1]) else right[-2])
+    # The gradient of a bias is a product with ones.
+    return 2 * shared * math.prod(result.shape) if result.shape[-2] != 1 else 0
 
 
 @pytest.mark.parametrize(
@@ -85,6 +101,36 @@ def test_the_operations_of_an_objective_are_those_of_its_whole_model(objective, 
         return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
 
     counted = rows * speed.pretraining_flops(length, config, data)
+    assert counted == products(forward_and_backward, specs)
+
+
+@pytest.mark.parametrize("objective, width", [("minilm", 48), ("distilbert", 32)])
+def test_the_operations_of_a_distillation_are_those_of_student_and_teacher_up_to_what_is_compared(objective, width):
+    rows, length, predictions = 3, 24, 5
+    student = BertConfig(
+        vocab_size=500, num_layers=2, hidden_size=32, num_heads=4, intermediate_size=48, max_position_embeddings=40,
+        pooler=False, type_vocab_size=1,
+    )  # fmt: skip
+    larger = dataclasses.replace(student, num_layers=4, hidden_size=width)
+    settings = EncoderDistillation(**({"relation_heads": 8, "teacher_layer": 3} if objective == "minilm" else {}))
+    teacher = build(BertEncoder(larger), "masked_lm" if objective == "distilbert" else None)
+    task = DistilledEncoder(None, length, objective=objective, settings=settings, student=student, teacher=teacher)
+    model = task.build(BertEncoder(student))
+    specs = {name: tf.TensorSpec([rows, length], tf.int32) for name in encoder_inputs()}
+    for name in ("positions", "ids", "weights"):
+        kind = tf.float32 if name == "weights" else tf.int32
+        specs[f"masked_lm_{name}"] = tf.TensorSpec([rows, predictions], kind)
+
+    def forward_and_backward(features):
+        with tf.GradientTape() as tape:
+            outputs = model({tensor.name: features[tensor.name] for tensor in model.inputs}, training=False)
+            metrics = task.objective.loss_and_metrics(features, outputs)
+            loss = sum(metrics[name][0] for name in task.objective.losses)
+        variables = [variable.value for variable in model.trainable_variables]
+        return tape.gradient(loss, variables, unconnected_gradients="zero")
+
+    data = PretrainingData(objective=objective, pairs="none", max_predictions=predictions)
+    counted = rows * speed.distillation_flops(length, student, larger, data, settings)
     assert counted == products(forward_and_backward, specs)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.checkpoints.student import check_smaller
 from bert_tf.config import FinetuneConfig, TaskDistillation
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.datasets.examples import Labels
@@ -83,12 +84,7 @@ class Distillation:
 
     def check(self, student: BertEncoder) -> None:
         """Refuses a student that is larger than its teacher."""
-        sizes = [encoder.count_params() for encoder in (student, encoder_of(self.teacher.model))]
-        if sizes[0] > sizes[1]:
-            raise ConfigError(
-                f"the student has {sizes[0]:,} weights and its teacher {self.teacher.path} {sizes[1]:,}; choose a "
-                "student that is not larger"
-            )
+        check_smaller(student.config, encoder_of(self.teacher.model).config, self.teacher.path)
 
     def learn(
         self, tokenizer: BaseTokenizer, config: Any, data: Any, train: Split, labels: Labels | None

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig, PretrainConfig, PretrainingData
 from bert_tf.config.data import named_corpora
+from bert_tf.config.encoder_distillation import OBJECTIVES
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.corpus import Corpus, check_unchanged, corpus_identity, find_corpus
 from bert_tf.inputs.corpus.dataset import checked_corpus, pair_warning, pretraining_dataset, reading
@@ -29,6 +30,7 @@ from bert_tf.training.evaluation import evaluator
 from bert_tf.training.phases import Input, split
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.dry_run import languages_text, rows_per_epoch
+from bert_tf.training.runs.encoder_teacher import EncoderTeacher
 from bert_tf.training.runs.runner import Runner, expect
 from bert_tf.training.speed import pretraining_flops
 from bert_tf.training.strategy import is_chief
@@ -43,6 +45,7 @@ def pretrain(
     model_dir: str,
     strategy: tf.distribute.Strategy,
     *,
+    teacher: str = "",
     accept_config_change: bool = False,
     reporter: Reporter = SILENT,
     dry_run: bool = False,
@@ -50,6 +53,8 @@ def pretrain(
     """Pre-trains from raw text or prepared shards.
 
     Args:
+        teacher: checkpoint for `bert_tf.load` from which the encoder learns, for the objectives of
+            `config.distillation`, with its tokenizer; "" for the others.
         model_dir: gets the model, checkpoints, history and results.json; an interrupted run is resumed.
         accept_config_change: whether an interrupted run may resume with settings that change its result.
         reporter: gets the curves.
@@ -71,17 +76,25 @@ def pretrain(
         raise ConfigError(
             f"train.seeds is {config.train.seeds}, but only fine-tuning takes the best of several runs; set it to 1"
         )
+    if config.data.objective in OBJECTIVES and not teacher:
+        raise ConfigError(
+            f"data.objective is {config.data.objective!r}, which needs a teacher: python -m bert_tf.distill "
+            "--teacher=DIR, with the same config"
+        )
     # Raises errors before the corpus is read.
     parts = split(config.train, config.train.steps, strategy.num_replicas_in_sync)
     files = _find(config.data.languages or config.input, "data.languages", config)
     validation_files = _find(config.validation, "validation", config)
-    tokenizer = open_tokenizer(config.tokenizer.vocab, config.tokenizer)
+    larger = EncoderTeacher(teacher, config) if teacher else None
+    tokenizer = larger.tokenizer if larger else open_tokenizer(config.tokenizer.vocab, config.tokenizer)
     # Data settings and batch size of each phase.
     phases = [
         (config.data.in_phase(phase), config.train.in_phase(phase).batch_size) for phase in config.train.phases
     ] or [(config.data, config.train.batch_size)]
     longest = max(data.max_length for data, _ in phases)
-    model_config = _model_config(config, tokenizer, longest)
+    model_config = _model_config(config, tokenizer, longest, teacher or config.tokenizer.vocab)
+    if larger:
+        larger.check(model_config, longest)
     corpus = checked_corpus(files, tokenizer, config.data)
     validation = checked_corpus(validation_files, tokenizer, config.data) if validation_files else None
     for part in corpus.parts():
@@ -91,7 +104,7 @@ def pretrain(
     if validation:
         identity["validation"] = _contents(validation_files)
     runner = Runner(
-        "pretrain",
+        "distill" if larger else "pretrain",
         config,
         model_dir,
         strategy,
@@ -99,14 +112,25 @@ def pretrain(
         accept_config_change,
         reporter=reporter,
         few_shapes=config.data.length_multiple is None,
+        initialize=larger.initialize if larger else None,
+        **({"teacher": teacher} if larger else {}),
     )
     seed = config.train.seed
     languages = [language.name for language in corpus.languages]
-    task = pretraining_task(config.data, tokenizer, longest, max(data.max_predictions for data, _ in phases), languages)
+    task: Task
+    if larger:
+        task, identity["teacher"] = larger.task(model_config, longest, languages, runner.dtype, strategy)
+    else:
+        most = max(data.max_predictions for data, _ in phases)
+        task = pretraining_task(config.data, tokenizer, longest, most, languages)
+    check = functools.partial(_check_unchanged, files, identity["input"])
     inputs = [
-        _training_input(corpus._replace(data=data), batch_size, seed, model_config)._replace(
-            check=functools.partial(_check_unchanged, files, identity["input"])
-        )
+        _training_input(
+            corpus._replace(data=data),
+            batch_size,
+            seed,
+            larger.row_flops(model_config, data) if larger else _row_flops(model_config, corpus, data),
+        )._replace(check=check)
         for data, batch_size in phases
     ]
 
@@ -192,12 +216,12 @@ def _check_unchanged(files: Mapping[str, Sequence[str]], before: Json) -> None:
         check_unchanged(own, before[name] if name else before)
 
 
-def _model_config(config: PretrainConfig, tokenizer: BaseTokenizer, longest: int) -> BertConfig:
-    """The model's config, checked against the vocabulary and sequences of up to `longest` tokens."""
+def _model_config(config: PretrainConfig, tokenizer: BaseTokenizer, longest: int, source: str) -> BertConfig:
+    """The model's config, checked against the vocabulary of `source` and sequences of up to `longest` tokens."""
     model = dataclasses.replace(config.model, vocab_size=config.model.vocab_size or tokenizer.vocab_size).check()
     if model.vocab_size != tokenizer.vocab_size:
         raise ConfigError(
-            f"model.vocab_size is {model.vocab_size}, but {config.tokenizer.vocab} has "
+            f"model.vocab_size is {model.vocab_size}, but {source} has "
             f"{tokenizer.vocab_size} pieces; set model.vocab_size=0 to use the vocabulary's size"
         )
     if longest > model.max_position_embeddings:
@@ -214,7 +238,15 @@ def _model_config(config: PretrainConfig, tokenizer: BaseTokenizer, longest: int
     return dataclasses.replace(model, pooler=False) if config.data.pairs == "none" else model
 
 
-def _training_input(corpus: Corpus, batch_size: int, seed: int, model_config: BertConfig) -> Input:
+def _row_flops(model_config: BertConfig, corpus: Corpus, data: PretrainingData) -> Callable[[float], float]:
+    """The `row_flops` of a phase's `Input`."""
+    # In packed rows including the unused slots (`packed_rows.join_rows`).
+    pairs = most_pairs(data.max_length, corpus.tokenizer.specials(pairs=True)) if data.pack else 1
+    pooled = 0 if data.pairs == "none" else pairs
+    return functools.partial(pretraining_flops, config=model_config, data=data, pooled=pooled)
+
+
+def _training_input(corpus: Corpus, batch_size: int, seed: int, row_flops: Callable[[float], float]) -> Input:
     """The training data of a phase."""
     data = corpus.data
 
@@ -222,11 +254,7 @@ def _training_input(corpus: Corpus, batch_size: int, seed: int, model_config: Be
         return pretraining_dataset(corpus, seed=seed, epoch=epoch, batch_size=batch_size, shard=shard)
 
     epoch_batches = through_service(make, data.service, data.service_workers) if data.service else make
-    # In packed rows including the unused slots (`packed_rows.join_rows`).
-    pairs = most_pairs(data.max_length, corpus.tokenizer.specials(pairs=True)) if data.pack else 1
-    pooled = 0 if data.pairs == "none" else pairs
-    flops = functools.partial(pretraining_flops, config=model_config, data=data, pooled=pooled)
-    source = Input(epoch_batches, length=data.max_length, row_flops=flops)
+    source = Input(epoch_batches, length=data.max_length, row_flops=row_flops)
     return source._replace(prepare=Masker(data, corpus.tokenizer).in_step()) if data.mask_on == "device" else source
 
 

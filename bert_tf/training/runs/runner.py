@@ -91,6 +91,7 @@ class Runner:
         computes_in: name of the Keras policy that "auto" stands for; None measures it.
         reporter: gets the curves.
         few_shapes: whether the batches have so few shapes that compiling a program for each is worth its time.
+        initialize: called with the new model, to assign some of its variables.
         files: paths, to be recorded.
 
     Attributes:
@@ -110,6 +111,7 @@ class Runner:
         reporter: Reporter = SILENT,
         *,
         few_shapes: bool = False,
+        initialize: Callable[[keras.Model], None] | None = None,
         **files: str,
     ) -> None:
         # Records the settings of the recipe, not only its name, and compares them when the run resumes.
@@ -120,7 +122,7 @@ class Runner:
         before = directory.read_run(path) if os.path.exists(path) else {}
         self.dtype = policy(self._dtype(before.get("computes_in", computes_in)))
         self.jit_compile = self._jit_compile(before, few_shapes)
-        self.accept_config_change, self.reporter = accept_config_change, reporter
+        self.accept_config_change, self.reporter, self._initialize = accept_config_change, reporter, initialize
         self.record: Json = {
             "program": program,
             **files,
@@ -168,6 +170,8 @@ class Runner:
         with self.strategy.scope():
             encoder = make_encoder()
             model = task.build(encoder)
+            if self._initialize:
+                self._initialize(model)
         trainer = Trainer(task, model, self.config, self.strategy, total_steps, jit_compile=self.jit_compile)
         return trainer, encoder
 
@@ -204,6 +208,8 @@ class Runner:
         parts = parallel_parts(self.strategy)
         gradients = size if parts == 1 else (parts + 1) * size  # those of each part, and their sum
         memory = {"weights": size, "gradients": gradients, "moments": 2 * size, "kept for the backward pass": max(kept)}
+        if task.objective.teacher_size:
+            memory["weights of the teacher"] = 4 * task.objective.teacher_size
         memory |= {"total": sum(memory.values()), "measured in training": grown}
         whole = next(iter(inputs[0].batches(0)))
         texts = dry_run.example_texts(whole, inputs[0].prepare(whole), task.tokenizer, swapped=swapped)

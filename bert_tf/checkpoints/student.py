@@ -1,0 +1,92 @@
+"""Students of a larger model: their size, and the layers that they start with."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import TypeVar
+
+import keras
+
+from bert_tf.checkpoints.stored_model import Checkpoint, assign
+from bert_tf.checkpoints.tensor import Tensor
+from bert_tf.config import BertConfig
+from bert_tf.errors import ConfigError
+from bert_tf.model.encoder import encoder_of
+from bert_tf.model.variables import variable_shapes
+from bert_tf.types import Shapes
+
+_T = TypeVar("_T")
+_POSITIONS = "embeddings/position_embeddings"
+
+
+def check_smaller(student: BertConfig, teacher: BertConfig, path: str) -> None:
+    """Raises ConfigError for an encoder with more weights than its teacher in `path`, poolers aside."""
+    sizes = [sum(map(math.prod, _shapes(config).values())) for config in (student, teacher)]
+    if sizes[0] > sizes[1]:
+        raise ConfigError(
+            f"the student has {sizes[0]:,} weights and its teacher {path} {sizes[1]:,}; choose a student that is not "
+            "larger, with fewer layers or a smaller hidden size"
+        )
+
+
+def copied_layers(student: BertConfig, teacher: BertConfig) -> list[int]:
+    """For each layer of the student, the number, from 0, of the teacher's layer whose weights it starts with.
+
+    They are evenly spaced, from the first to the last: of 12 layers, a student with 6 gets 0, 2, 4, 7, 9 and 11, as in
+    the program that trained DistilBERT.
+    """
+    steps, last = max(student.num_blocks - 1, 1), teacher.num_blocks - 1
+    return [round(index * last / steps) for index in range(student.num_blocks)]
+
+
+def check_copy(student: BertConfig, teacher: BertConfig) -> None:
+    """Raises ConfigError unless `copy_layers` can copy from a teacher with this architecture."""
+    theirs = _of_student(_shapes(teacher), student, teacher)
+    for path, own in _shapes(student).items():
+        found = theirs.get(path)
+        fits = found and found[1:] == own[1:] and (found[0] >= own[0] if path == _POSITIONS else found[0] == own[0])
+        if not fits:
+            raise ConfigError(
+                f"the student's {path} has the shape {own}, the teacher's {found or 'none'}; a student that starts "
+                "with layers of its teacher needs the teacher's sizes"
+            )
+    for field in ("num_heads", "position_offset"):
+        own, found = (getattr(config, field) for config in (student, teacher))
+        if own != found:
+            raise ConfigError(
+                f"the student's {field} is {own}, the teacher's {found}; a student that starts with layers of its "
+                "teacher needs the same"
+            )
+
+
+def copy_layers(teacher: Checkpoint, student: keras.Model) -> None:
+    """Assigns the teacher's embeddings, evenly spaced layers, and head to the variables of a new model.
+
+    Args:
+        teacher: checked by `check_copy`.
+        student: variables that the teacher does not have, such as those of another head, keep their values.
+    """
+    tensors = _of_student(teacher.tensors, encoder_of(student).config, teacher.config)
+    variables = [variable for variable in student.weights if variable.path in tensors]
+    for variable in variables:
+        if variable.path == _POSITIONS:
+            tensors[_POSITIONS] = _first_rows(tensors[_POSITIONS], variable.shape[0])
+    assign([variable for variable in variables if tuple(variable.shape) == tensors[variable.path].shape], tensors)
+
+
+def _first_rows(table: Tensor, rows: int) -> Tensor:
+    return table.mapped(lambda values: values[:rows], shape=(rows, *table.shape[1:]))
+
+
+def _shapes(config: BertConfig) -> Shapes:
+    return variable_shapes(dataclasses.replace(config, pooler=False))
+
+
+def _of_student(values: Mapping[str, _T], student: BertConfig, teacher: BertConfig) -> dict[str, _T]:
+    """The teacher's values by the paths of the student's variables."""
+    layers = enumerate(copied_layers(student, teacher))
+    names = [(f"layer_{number}/", f"layer_{index}/") for index, number in layers]
+    renamed = {path: value for path, value in values.items() if not path.startswith("layer_")}
+    for old, new in names:
+        renamed |= {path.replace(old, new, 1): value for path, value in values.items() if path.startswith(old)}
+    return renamed

@@ -1,0 +1,268 @@
+"""Complete runs that distil encoders: what they report and save, how they resume, and what they refuse."""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bert_tf
+from bert_tf.checkpoints import load_model
+from bert_tf.checkpoints.directory import load_task
+from bert_tf.config import EncoderDistillation, PretrainConfig, PretrainingData, TokenizerConfig
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.tasks.masked_lm import MaskedLM
+from bert_tf.training.runs.pretraining import pretrain
+from tests.errors import raises
+from tests.training.processes import finish, start
+from tests.training.test_pretraining_runs import STRATEGY, TRAIN, WORDS, model_config, sentences
+
+STEPS = 6
+LOSSES = {
+    "minilm": (["qk_loss", "vv_loss"], (1, 1)),
+    "distilbert": (["soft_loss", "mlm_loss", "cosine_loss"], (5, 2, 1)),
+    "tinybert": (["embedding_loss", "hidden_loss", "attention_loss"], (1, 1, 1)),
+}
+SETTINGS = {
+    "minilm": EncoderDistillation(relations=("qk", "vv"), relation_heads=4),
+    "distilbert": EncoderDistillation(copy_layers=True),
+    "tinybert": EncoderDistillation(),
+}
+STUDENTS = {
+    "minilm": {"hidden_size": 8},
+    "distilbert": {},
+    "tinybert": {"hidden_size": 12},
+}
+SOME = [name if name == "minilm" else pytest.param(name, marks=pytest.mark.slow) for name in LOSSES]
+MASKING = {"minilm": "none", "distilbert": "token", "tinybert": "none"}
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    """A folder with texts in two languages, a vocabulary, and a teacher."""
+    folder = tmp_path_factory.mktemp("corpora")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    for name, documents in (("en", 60), ("ko", 30)):
+        (folder / f"{name}.txt").write_text(sentences(len(name), documents))
+    config = PretrainConfig(
+        input=f"{folder}/en.txt",
+        tokenizer=TokenizerConfig(vocab=str(folder / "vocab.txt")),
+        model=model_config(num_layers=3, initializer_range=0.3),
+        data=PretrainingData(pairs="none", max_length=32, max_predictions=5),
+        train=dataclasses.replace(TRAIN, steps=20, learning_rate=1e-2),
+    )
+    pretrain(config, str(folder / "teacher"), STRATEGY)
+    return folder
+
+
+def config_of(corpora, objective, *, train=None, model=None, settings=None, **data):
+    """The config of a small run on two languages."""
+    languages = f"en:{corpora}/en.txt,ko:{corpora}/ko.txt"
+    data = {"objective": objective, "masking": MASKING.get(objective, "token"), "languages": languages} | data
+    return PretrainConfig(
+        validation=f"ko:{corpora}/ko.txt" if data["languages"] else "",
+        input=f"{corpora}/en.txt",
+        model=model_config(**(STUDENTS.get(objective, {}) | (model or {}))),
+        data=PretrainingData(**({"pairs": "none", "max_length": 32, "max_predictions": 5} | data)),
+        distillation=settings or SETTINGS.get(objective, EncoderDistillation()),
+        train=dataclasses.replace(
+            TRAIN, **({"steps": STEPS, "learning_rate": 1e-2, "save_every": STEPS // 2} | (train or {}))
+        ),
+    )
+
+
+def distil(corpora, model_dir, objective, teacher="teacher", strategy=STRATEGY, **changes):
+    dry_run = changes.pop("dry_run", False)
+    config = config_of(corpora, objective, **changes)
+    return pretrain(config, str(model_dir), strategy, teacher=str(corpora / teacher), dry_run=dry_run)
+
+
+@pytest.fixture(scope="module", params=LOSSES)
+def trained(request, corpora, tmp_path_factory):
+    """An objective, the directory of its run, and the results."""
+    model_dir = tmp_path_factory.mktemp("run") / "model"
+    return request.param, model_dir, distil(corpora, model_dir, request.param)
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_curves_have_every_loss_of_the_whole_and_of_each_language_and_they_fall(trained):
+    objective, _, results = trained
+    names, factors = LOSSES[objective]
+    for point in [*results["history"], *results["evaluations"]]:
+        sum_of_losses = sum(factor * point[name] for factor, name in zip(factors, names, strict=True))
+        assert point["loss"] == pytest.approx(sum_of_losses, rel=1e-5)
+    first, last = results["evaluations"]
+    assert last["loss"] < first["loss"]
+    for name in names:
+        assert last[f"ko/{name}"] == pytest.approx(last[name], rel=1e-5)
+    assert [row["language"] for row in results["languages"]] == ["en", "ko"]
+    assert results["program"] == "distill"
+
+
+def test_a_student_of_minilm_and_tinybert_is_an_encoder_and_of_distilbert_fills_in_masks(trained):
+    objective, model_dir, _ = trained
+    encoder, tokenizer = bert_tf.load(model_dir)
+    assert encoder(tokenizer.encode(["w1 w2"]))["sequence_output"].shape[-1] == encoder.config.hidden_size
+    assert not encoder.config.pooler
+    names = [path.name for path in (model_dir / "checkpoints").iterdir()]
+    variables = tf.train.list_variables(str(model_dir / "checkpoints"))
+    found = {name for name, _ in variables if name.startswith(("weights", "slots"))}
+    assert names and not any("teacher" in name for name in found)
+    # The teacher has three layers, the student one.
+    assert not any("layer_1" in name for name in found)
+    if objective == "distilbert":
+        task, model = load_task(str(model_dir))
+        assert type(task) is MaskedLM
+        answer = task.signatures(model)["serving_default"](tf.constant(["w1 [MASK] w3"]))
+        assert answer["tokens"].shape == (1, 1, 5)
+    else:
+        assert json.loads((model_dir / "config.json").read_text())["task"] is None
+        assert load_model(model_dir)[0].name == "encoder"
+
+
+def test_a_resumed_run_ends_bit_for_bit_as_without_interruption(trained, corpora, tmp_path):
+    objective, model_dir, results = trained
+    again = tmp_path / "again"
+    shutil.copytree(model_dir, again)
+    for path in [*again.glob(f"checkpoints/*{STEPS}*"), again / "results.json", again / "config.json"]:
+        path.unlink()
+    state = again / "checkpoints" / "checkpoint"
+    state.write_text(state.read_text().replace(f"step-{STEPS}", f"step-{STEPS // 2}"))
+    resumed = distil(corpora, again, objective)
+    assert any(json.loads(line)["kind"] == "resume" for line in (again / "history.jsonl").open())
+    assert sha256(again / "model.safetensors") == sha256(model_dir / "model.safetensors")
+    assert resumed["final"] == results["final"]
+
+
+def test_a_run_with_another_teacher_is_not_resumed(trained, corpora, tmp_path):
+    objective, model_dir, _ = trained
+    if objective != "minilm":
+        pytest.skip("the same for all")
+    shutil.copytree(model_dir, tmp_path / "again")
+    other = config_of(corpora, "mlm", languages="", model={"num_layers": 3}, train={"steps": 1, "save_every": 0})
+    other.tokenizer = TokenizerConfig(vocab=str(corpora / "vocab.txt"))
+    pretrain(other, str(tmp_path / "other"), STRATEGY)
+    config = config_of(corpora, objective)
+    with raises(ConfigError, "inputs.teacher.weights", "choose another --model_dir"):
+        pretrain(config, str(tmp_path / "again"), STRATEGY, teacher=str(tmp_path / "other"))
+    # The same teacher elsewhere is the same.
+    shutil.copytree(corpora / "teacher", tmp_path / "copy")
+    pretrain(config, str(tmp_path / "again"), STRATEGY, teacher=str(tmp_path / "copy"))
+
+
+def weights_of(model_dir):
+    return {variable.path: variable.numpy() for variable in load_model(model_dir)[0].weights}
+
+
+def difference(ones, others):
+    return max(np.abs(ones[path] - others[path]).max() / np.abs(ones[path]).max() for path in ones)
+
+
+@pytest.mark.parametrize("objective", SOME)
+def test_micro_batches_and_rematerialization_leave_the_result_as_it_is(corpora, tmp_path, objective):
+    # With a larger epsilon, Adam's first steps are not those of the signs of rounding errors.
+    model = {"dropout": 0.0, "attention_dropout": 0.0}
+    made = {}
+    for name, changes in {"whole": {}, "split": {"accumulation": 2, "remat": True}}.items():
+        distil(corpora, tmp_path / name, objective, train={"epsilon": 1e-3, **changes}, model=model)
+        made[name] = weights_of(tmp_path / name)
+    assert difference(made["whole"], made["split"]) < 1e-5
+
+
+def distil_on_two_replicas(corpora, model_dir, objective):
+    """Entry point of a process with two devices."""
+    import pathlib
+
+    from bert_tf.training.strategy import create
+    from tests.training.processes import virtual_devices
+
+    virtual_devices(2)
+    strategy = create("mirrored")
+    assert strategy.num_replicas_in_sync == 2
+    model = {"dropout": 0.0, "attention_dropout": 0.0}
+    distil(pathlib.Path(corpora), model_dir, objective, strategy=strategy, train={"epsilon": 1e-3}, model=model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", LOSSES)
+def test_two_replicas_compute_what_one_computes(corpora, tmp_path, objective):
+    finish(start("tests.training.test_encoder_distillation", corpora, tmp_path / "two", objective))
+    model = {"dropout": 0.0, "attention_dropout": 0.0}
+    distil(corpora, tmp_path / "one", objective, train={"epsilon": 1e-3}, model=model)
+    assert difference(weights_of(tmp_path / "one"), weights_of(tmp_path / "two")) < 1e-5
+
+
+@pytest.mark.parametrize("objective", SOME)
+def test_full_rows_in_bfloat16_compiled_by_xla(corpora, tmp_path, objective):
+    train = {"dtype": "bfloat16", "jit_compile": "on", "steps": 4}
+    results = distil(corpora, tmp_path / "model", objective, train=train, pack=True)
+    first, last = results["evaluations"]
+    assert last["loss"] < first["loss"]
+    assert all(point["padding_share"] == 0 for point in results["history"])
+
+
+def test_a_student_starts_with_layers_of_its_teacher(corpora, tmp_path):
+    settings = EncoderDistillation(copy_layers=True)
+    model = {"num_layers": 2, "max_position_embeddings": 32}
+    train = {"learning_rate": 0.0, "steps": 1, "save_every": 0}
+    distil(corpora, tmp_path / "model", "distilbert", settings=settings, model=model, train=train)
+    student, teacher = weights_of(tmp_path / "model"), weights_of(corpora / "teacher")
+    assert student.keys() == {path for path in teacher if not path.startswith("layer_2")}
+    for path, value in student.items():
+        np.testing.assert_array_equal(value, teacher[path.replace("layer_1/", "layer_2/")], err_msg=path)
+
+
+def test_a_dry_run_shows_the_memory_of_the_teacher_and_writes_nothing(corpora, tmp_path):
+    plan = distil(corpora, tmp_path / "model", "minilm", dry_run=True)["plan"]
+    assert "weights of the teacher" in plan and "GFLOP" in plan and "0 hidden" in plan
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    "objective, changes, named",
+    [
+        ("mlm", {}, ["'mlm'", "no teacher", "minilm, distilbert, tinybert"]),
+        ("minilm", {"model": {"num_layers": 4, "hidden_size": 16}}, ["the student has", "/teacher", "not larger"]),
+        ("minilm", {"model": {"hidden_size": 12, "num_heads": 3}, "settings": EncoderDistillation(relation_heads=8)}, [
+            "relation_heads is 8", "12 columns", "teacher 16", "1, 2, 4"]),
+        ("minilm", {"model": {"vocab_size": 40}}, ["model.vocab_size is 40", "teacher", "45 pieces"]),
+        ("minilm", {"max_length": 33, "model": {"max_position_embeddings": 64, "hidden_size": 4}, "settings":
+            EncoderDistillation(relation_heads=2)}, ["data.max_length is 33", "the teacher has 32 positions"]),
+        ("minilm", {"pairs": "nsp"}, ["'minilm'", "pairs 'nsp'", "data.pairs=none"]),
+        ("distilbert", {"masking": "none"}, ["data.masking is 'none'", "'distilbert'"]),
+        ("tinybert", {"model": {"num_layers": 2}}, ["num_layers is 2", "3 layers"]),
+        ("distilbert", {"model": {"hidden_size": 8}}, ["hidden_size is 8, the teacher's 16"]),
+        ("tinybert", {"settings": EncoderDistillation(copy_layers=True)}, ["shape (45, 12)", "(45, 16)"]),
+        ("distilbert", {"model": {"num_heads": 4}}, ["num_heads is 4, the teacher's 2"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_distilled_is_refused_before_anything_is_written(corpora, tmp_path, objective, changes, named):
+    with raises(ConfigError, *named):
+        distil(corpora, tmp_path / "model", objective, **changes)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_teacher_is_needed_must_exist_and_must_have_the_tokenizer(corpora, tmp_path):
+    config = config_of(corpora, "minilm")
+    with raises(ConfigError, "'minilm'", "needs a teacher", "bert_tf.distill --teacher=DIR"):
+        pretrain(config, str(tmp_path / "model"), STRATEGY)
+    with raises(DataError, "nowhere"):
+        pretrain(config, str(tmp_path / "model"), STRATEGY, teacher=str(corpora / "nowhere"))
+    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS[:-1], "other"]) + "\n")
+    config.tokenizer = TokenizerConfig(vocab=str(tmp_path / "vocab.txt"))
+    with raises(ConfigError, "another tokenizer", "teacher"):
+        pretrain(config, str(tmp_path / "model"), STRATEGY, teacher=str(corpora / "teacher"))
+    config.tokenizer = TokenizerConfig(vocab=str(corpora / "vocab.txt"))  # the same
+    assert pretrain(config, str(tmp_path / "model"), STRATEGY, teacher=str(corpora / "teacher"), dry_run=True)
+
+
+if __name__ == "__main__":
+    import sys
+
+    distil_on_two_replicas(*sys.argv[1:])
