@@ -220,6 +220,7 @@ OUTPUTS = {
     "extract ": "--init=none --export_dir",
     "export": "--model_dir=none --export_dir",
     "prune": "--model_dir=none --share=0.5 --output_dir",
+    "export ": "--model_dir=none --format=litert --export_dir",
     "convert": "--input=none --format=google --output",
     "learn_vocab": "--input=none --output",
     "prepare": "--input=none --vocab=none --output",
@@ -238,6 +239,28 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(pro
     done = programs(name.strip(), *arguments.split())
     assert done.status == 2, done.errors
     assert f"{folder}/file/x.jsonl cannot be written: Not a directory" in done.error_line
+
+
+@pytest.mark.parametrize(
+    "name, flags, named",
+    [
+        ("export", "--model_dir=none --format=onnx --attention", "--attention"),
+        (
+            "export",
+            "--model_dir=none --format=onnx --optimize=bfloat16",
+            "'bfloat16'; expected 'none' or 'int8' in ONNX",
+        ),
+        ("extract", "--init=none --format=litert --optimize=bfloat16", "expected 'none' or 'int8' in LiteRT"),
+    ],
+)
+def test_an_option_that_a_format_does_not_have_is_refused_before_anything_is_read(programs, folder, name, flags, named):
+    done = programs(name, *flags.split(), f"--export_dir={folder}/other")
+    assert done.status == 2 and named in done.error_line
+
+
+def test_a_format_needs_an_export(programs, folder):
+    done = programs("extract", "--init=none", "--format=onnx", "--input=none.txt", f"--output={folder}/vectors.npz")
+    assert done.status == 2 and "--format=onnx is for exports; give --export_dir" in done.error_line
 
 
 @pytest.mark.slow
@@ -339,6 +362,7 @@ INPUTS = {
     ),
     "prepare": ("prepare", "--input={0}/corpus.txt --vocab={0}/vocab.txt --output={0}"),
     "export": ("export", "--model_dir={0}/finetuned --export_dir={0}/finetuned"),
+    "export, to ONNX": ("export", "--model_dir={0}/finetuned --format=onnx --export_dir={0}/finetuned"),
     "convert": ("convert", "--input={0}/finetuned --format=bert_tf --output={0}/finetuned"),
     "prune": ("prune", "--model_dir={0}/finetuned --data_dir={0} --share=0.5 --output_dir={0}/finetuned"),
     "finetune": (

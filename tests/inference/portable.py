@@ -34,14 +34,16 @@ _INPUTS = {"input_word_ids": "input_ids", "input_mask": "attention_mask", "input
 def made(kind, path, format, **options):
     """Exports a small random model; returns it, its task, and the exported file."""
     task, model = KINDS[kind]()
+    return task, model, exported(task, model, path, format, **options)
+
+
+def exported(task, model, path, format, **options):
+    """Exports a model as its directory is exported, which is written and read for it."""
     if isinstance(task, Embedder):
-        checkpoint = task.checkpoint()
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            directory.save(folder, model, encoder_of(model), task)
-            checkpoint = directory.read(folder)
-            return task, model, export_portable(task, model, checkpoint, str(path), format, **options)
-    return task, model, export_portable(task, model, checkpoint, str(path), format, **options)
+        return export_portable(task, model, task.checkpoint(), str(path), format, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        directory.save(folder, model, encoder_of(model), task)
+        return export_portable(task, model, directory.read(folder), str(path), format, **options)
 
 
 def inputs_of(task, names, dtype="int64"):

@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 
 import bert_tf
+from bert_tf import BertEncoder, Tokenizer
+from bert_tf.config import ClassificationConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inference import onnx_model
+from bert_tf.tasks.classification import Classification
 from tests.errors import raises
-from tests.inference.portable import QUICK, check_outputs, inputs_of, made
+from tests.inference.kinds import VOCABULARY
+from tests.inference.portable import QUICK, check_outputs, exported, inputs_of, made
+from tests.model.small import FAMILY, PRUNED, randomize, small_config
 from tests.packages import minilm
 
 onnx = pytest.importorskip("onnx")
@@ -31,52 +36,74 @@ def run(session, inputs):
 
 @pytest.mark.parametrize("kind", QUICK)
 def test_outputs_are_those_of_the_model_whatever_the_padding(kind, tmp_path):
-    task, model, exported = made(kind, tmp_path / "out", "onnx", check=False)
-    session = opened(exported.path)
-    inputs = inputs_of(task, exported.inputs)
+    task, model, file = made(kind, tmp_path / "out", "onnx", check=False)
+    session = opened(file.path)
+    inputs = inputs_of(task, file.inputs)
     check_outputs(task, model, inputs, run(session, inputs), rtol=1e-5, atol=1e-5)
     # Optimum finds inputs and dimensions by these names.
     shapes = {value.name: value.shape for value in session.get_inputs()}
-    assert list(shapes) == list(exported.inputs)
+    assert list(shapes) == list(file.inputs)
     assert {(shape[0], shape[-1]) for shape in shapes.values()} == {("batch_size", "sequence_length")}
-    domains = {node.domain for node in onnx.load(exported.path).graph.node}
+    domains = {node.domain for node in onnx.load(file.path).graph.node}
     assert domains == {""}, "an op that only some runtimes have"
 
 
+@pytest.mark.parametrize(
+    "shape, architecture",
+    [
+        (FAMILY["albert"], "AlbertForSequenceClassification"),
+        (FAMILY["electra"], "ElectraForSequenceClassification"),
+        (FAMILY["distilbert"], "DistilBertForSequenceClassification"),
+        (PRUNED, None),  # Transformers' models have layers of one size
+    ],
+)
+def test_members_of_the_family_are_exported_as_their_classes(shape, architecture, tmp_path):
+    tokenizer = Tokenizer(VOCABULARY)
+    task = Classification(tokenizer, ClassificationConfig(max_length=24), labels=("negative", "positive"), pair=False)
+    encoder = BertEncoder(small_config(vocab_size=tokenizer.vocab_size, **shape))
+    model = randomize(task.build(encoder), scale=0.5)
+    file = exported(task, model, tmp_path / "out", "onnx", check=False)
+    inputs = inputs_of(task, file.inputs)
+    check_outputs(task, model, inputs, run(opened(file.path), inputs), rtol=1e-5, atol=1e-5)
+    assert ("token_type_ids" in inputs) == bool(encoder.config.type_vocab_size)
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config.get("architectures") == ([architecture] if architecture else None)
+
+
 def test_the_check_runs_padded_and_long_texts_and_names_the_difference(tmp_path):
-    _, _, exported = made("classification", tmp_path / "out", "onnx")
-    assert "40 rows of token ids" in exported.checked and "ONNX Runtime" in exported.checked
+    _, _, file = made("classification", tmp_path / "out", "onnx")
+    assert "40 rows of token ids" in file.checked and "ONNX Runtime" in file.checked
     assert sorted(os.listdir(tmp_path / "out")) == ["config.json", "model.onnx", "tokenizer_config.json", "vocab.txt"]
 
 
 def test_labels_and_tokenizer_are_where_transformers_looks_for_them(tmp_path):
     transformers = pytest.importorskip("transformers")
-    task, model, exported = made("classification", tmp_path / "out", "onnx", check=False)
+    task, model, file = made("classification", tmp_path / "out", "onnx", check=False)
     config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
     assert config.architectures == ["BertForSequenceClassification"]
     assert config.id2label == {0: "negative", 1: "긍정"}
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     found = dict(tokenizer(["a b the Good c d", "a"], padding=True, return_tensors="np"))
-    logits = run(opened(exported.path), found)["logits"]
+    logits = run(opened(file.path), found)["logits"]
     features = task.codec.token_features({"text": np.array(["a b the Good c d", "a"], object)})
     np.testing.assert_allclose(logits, model(features, training=False)["logits"], rtol=1e-5, atol=1e-5)
 
 
 def test_a_model_that_transformers_lacks_has_our_config_and_says_so(tmp_path):
-    _, _, exported = made("intent and slots", tmp_path / "out", "onnx", check=False)
-    (warning,) = exported.warnings
+    _, _, file = made("intent and slots", tmp_path / "out", "onnx", check=False)
+    (warning,) = file.warnings
     assert "intent_and_slots" in warning and "Optimum" in warning
     settings = json.loads((tmp_path / "out/config.json").read_text())["task"]["settings"]
     assert settings["intents"] == ["play", "예약"] and settings["labels"][0] == "O"
 
 
 def test_int8_is_near_and_has_the_same_inputs_and_outputs(tmp_path):
-    task, model, exported = made("tagging", tmp_path / "out", "onnx", optimize="int8")
-    assert "int8: the outputs differ by" in exported.checked
-    session = opened(exported.path)
-    inputs = inputs_of(task, exported.inputs)
+    task, model, file = made("tagging", tmp_path / "out", "onnx", optimize="int8")
+    assert "int8: the outputs differ by" in file.checked
+    session = opened(file.path)
+    inputs = inputs_of(task, file.inputs)
     check_outputs(task, model, inputs, run(session, inputs), rtol=0.2, atol=0.2)
-    kinds = {node.op_type for node in onnx.load(exported.path).graph.node}
+    kinds = {node.op_type for node in onnx.load(file.path).graph.node}
     assert {"MatMulInteger", "DynamicQuantizeLinear"} <= kinds
     assert [value.name for value in session.get_inputs()] == ["input_ids", "attention_mask", "token_type_ids"]
 
@@ -105,7 +132,7 @@ def test_mistakes_are_one_line_errors(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_vectors_of_a_real_model_are_those_of_its_encoder(tmp_path):
     encoder = bert_tf.SentenceEncoder.from_pretrained(minilm())
-    exported = encoder.export(tmp_path / "out", format="onnx")
+    file = encoder.export(tmp_path / "out", format="onnx")
     texts = ["A film to remember.", "오늘 본 영화는 정말 재미있었다.", "The acting is fine; the story is not. " * 20]
     inputs = encoder.tokenizer.encode(texts, max_length=256)
     inputs = {
@@ -113,7 +140,7 @@ def test_vectors_of_a_real_model_are_those_of_its_encoder(tmp_path):
         "attention_mask": inputs["input_mask"],
         "token_type_ids": inputs["input_type_ids"],
     }
-    found = run(opened(exported.path), {name: value.numpy().astype("int64") for name, value in inputs.items()})
+    found = run(opened(file.path), {name: value.numpy().astype("int64") for name, value in inputs.items()})
     np.testing.assert_allclose(found["sentence_embedding"], encoder.encode(texts), atol=1e-5)
     small = encoder.export(tmp_path / "int8", format="onnx", optimize="int8")
-    assert os.path.getsize(small.path) < 0.27 * os.path.getsize(exported.path)
+    assert os.path.getsize(small.path) < 0.27 * os.path.getsize(file.path)
