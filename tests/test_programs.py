@@ -155,7 +155,7 @@ def test_a_pruned_model_is_evaluated_fine_tuned_further_and_exported(programs, f
     assert measured["loss"] == pytest.approx(report["metrics"][1]["loss"], rel=1e-4)
     files = f"--config={folder}/finetune.py", data, f"--init={small}"
     done = programs.succeed("finetune", *files, f"--model_dir={folder}/again", "--config.train.epochs=1")
-    assert f"continuing with the head of {small}" in done.output
+    assert f"continuing with the head of {small}" in done.errors
     programs.succeed("export", f"--model_dir={folder}/again", f"--export_dir={folder}/exported_small")
     done = programs("convert", f"--input={small}", "--format=huggingface", f"--output={folder}/no")
     assert done.status == 2 and "--format=bert_tf" in done.error_line
