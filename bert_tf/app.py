@@ -254,7 +254,8 @@ def dtype_flag() -> flags.FlagHolder[str]:
         "dtype",
         "float32",
         INFERENCE_DTYPES,
-        "Number format of the encoder's matrix products; auto takes bfloat16 where the processor or GPU has it.",
+        "Number format of the encoder's matrix products; auto takes bfloat16 where the processor or GPU has it, int8 "
+        "is the rounding of an int8 export, for models fine-tuned with train.quantization=int8.",
     )
 
 

@@ -198,9 +198,10 @@ class FineTuned(Model[FineTuningTask]):
         Args:
             path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME". If it was fine-tuned for this
                 kind of task it can predict at once; otherwise call `fit`.
-            dtype: number format of the encoder's matrix products in `predict` and `evaluate`: "float32", "bfloat16", or
-                "auto", which takes bfloat16 where the processor or GPU has it. With bfloat16, `model` and `encoder`
-                are for inference only, and do not follow changes of their weights. What is saved stays float32.
+            dtype: number format of the encoder's matrix products in `predict` and `evaluate`: "float32", "bfloat16",
+                "int8" (the rounding of an int8 export, for models fine-tuned with `quantization="int8"`), or "auto",
+                which takes bfloat16 where the processor or GPU has it. With bfloat16, `model` and `encoder` are for
+                inference only, and do not follow changes of their weights. What is saved stays float32.
             **settings: fields of the task's config, such as max_length.
         """
         path = absolute(path)

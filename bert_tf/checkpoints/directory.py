@@ -24,8 +24,8 @@ from bert_tf.config.data import SavedTokenizer
 from bert_tf.config.values import Rule, restored
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import check_output, check_own_directory, checked, read_json, write_json
-from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.variables import HEADS, ON_POOLED
+from bert_tf.model.encoder import BertEncoder, ranges_of
+from bert_tf.model.variables import HEADS, ON_POOLED, range_shapes
 from bert_tf.tasks import TASKS, FineTuningTask
 from bert_tf.tasks.task import Task, TaskDescription
 from bert_tf.text import saved_tokenizer
@@ -98,7 +98,10 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     weights = os.path.join(path, "model.safetensors")
     store, shapes = open_tensors(weights), checkpoint.shapes()
     checkpoint.tensors = read_mapped({name: TensorMapping((name,)) for name in shapes}, shapes, store, weights)
-    extra = sorted(store.keys() - shapes.keys())
+    ranges = range_shapes(shapes)
+    if store.keys() & ranges.keys():
+        checkpoint.ranges = read_mapped({name: TensorMapping((name,)) for name in ranges}, ranges, store, weights)
+    extra = sorted(store.keys() - shapes.keys() - ranges.keys())
     if checkpoint.task and not checkpoint.head:
         task = checkpoint.task["name"]
         checkpoint.unused_tensors = dict.fromkeys(extra, f"of the task {task!r}, which this version does not have")
@@ -153,7 +156,7 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
         The name in the file of each variable and slot, by path: here the path itself.
     """
     os.makedirs(path, exist_ok=True)
-    write_tensors(os.path.join(path, "model.safetensors"), checkpoint.tensors)
+    write_tensors(os.path.join(path, "model.safetensors"), checkpoint.tensors | checkpoint.ranges)
     has_optimizer = bool(checkpoint.slots) or checkpoint.step is not None
     if has_optimizer:
         step = {} if checkpoint.step is None else {_STEP: tensor_of(np.array([checkpoint.step]), _STEP)}
@@ -236,12 +239,14 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
         ConfigError: as for `save_checkpoint`.
     """
     tensors = {variable.path: tensor_of_variable(variable) for variable in model.weights}
+    ranges = {path: tensor_of_variable(variable) for path, variable in ranges_of(model).by_path.items()}
     for folder, (own, config) in task.saved(encoder.config).items():
         checkpoint = Checkpoint(
             config=config,
             tensors=tensors,
             task={"name": own.name, "settings": own.settings()} if own else None,
             tokenizer=task.tokenizer,
+            ranges={} if folder else ranges,
         )
         if checkpoint.head or not own:  # not a task that this version does not know
             names = {name: f"{folder}/{name}" if folder else name for name in checkpoint.shapes()}

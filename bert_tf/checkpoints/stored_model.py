@@ -15,6 +15,7 @@ from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.model.mode import Mode, computing
+from bert_tf.model.ranges import Ranges
 from bert_tf.model.variables import HEADS, variable_shapes
 from bert_tf.tasks import TASKS
 from bert_tf.text import BaseTokenizer
@@ -85,6 +86,8 @@ class Checkpoint:
 
     Attributes:
         tensors: Tensors by variable path.
+        ranges: of an encoder that was fine-tuned for int8, by path (`variables.range_shapes`); {} of others. They suit
+            these weights only.
         task: {"name", "settings"} as in saved models; None for a bare encoder.
         tokenizer: None if the checkpoint has none that this version reads.
         vectors: how vectors of sentences are computed, if it was published for them; their layers are in `tensors`.
@@ -110,6 +113,7 @@ class Checkpoint:
     unused_tensors: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: list[str] = dataclasses.field(default_factory=list)
     source_metadata: Json = dataclasses.field(default_factory=dict)
+    ranges: dict[str, Tensor] = dataclasses.field(default_factory=dict)
 
     @property
     def head(self) -> str | None:
@@ -155,6 +159,7 @@ class Checkpoint:
             encoder = BertEncoder(config, dtype=dtype)
         new_pooler = config.pooler and not self.config.pooler
         assign([v for v in encoder.weights if not (new_pooler and v.path.startswith("pooler/"))], self.tensors)
+        self._assign_ranges(encoder)
         return encoder
 
     def model(self, dtype: str | None = None) -> keras.Model:
@@ -162,9 +167,17 @@ class Checkpoint:
         if self.no_head:
             raise DataError(self.no_head)
         with computing(Mode(zeros=True)):
-            model = build(BertEncoder(self.config, dtype=dtype), *self._head())
+            encoder = BertEncoder(self.config, dtype=dtype)
+            model = build(encoder, *self._head())
         assign(model.weights, self.tensors)
+        self._assign_ranges(encoder)
         return model
+
+    def _assign_ranges(self, encoder: BertEncoder) -> None:
+        if self.ranges:
+            encoder.ranges = Ranges(encoder.blocks())
+            for path, variable in encoder.ranges.by_path.items():
+                variable.assign(self.ranges[path].read())
 
     def _head(self) -> tuple[str | None, int | tuple[int, int] | None, FeatureConfig | None]:
         """The head, the number of its labels if it has any, and the features that a BiLSTM tagger reads."""

@@ -18,7 +18,7 @@ _COUNT: Rule = {"at_least": 1, "at_most": 1_000_000_000}
 _COUNT_OR_0: Rule = {"at_least": 0, "at_most": 1_000_000_000}
 
 # Values of dtype where a trained model predicts.
-INFERENCE_DTYPES = ("float32", "bfloat16", "auto")
+INFERENCE_DTYPES = ("float32", "bfloat16", "int8", "auto")
 
 # Values for the settings that TrainConfig leaves at None; docs/pretraining/optimization.md explains each.
 RECIPES: dict[str, dict[str, Any]] = {
@@ -119,6 +119,8 @@ class TrainConfig:
             micro-batch, whose gradients are then averaged ("replica_mean") or summed ("replica_sum").
         seed: for initial weights, data order, masks and dropout.
         dtype: compute dtype: float32, bfloat16, float16, or auto (the fastest on this machine).
+        quantization: "int8": the encoder computes with the rounding of exports in int8, in float32, and learns to make
+            up for it; its ranges are measured on training examples and saved with the model. Fine-tuning only.
         jit_compile: whether XLA compiles the update: "on", "off" or "auto", which compiles on GPUs if all batches have
             one shape (pre-training). On TPUs XLA always compiles it.
         loss_scale_growth: updates without an overflow after which the loss scale of float16 is doubled.
@@ -164,6 +166,7 @@ class TrainConfig:
     normalization: str | None = setting(None, choices=("global", "replica_mean", "replica_sum"))
     seed: int = setting(0, at_least=0, at_most=2**32 - 1)  # what NumPy takes
     dtype: str = setting("auto", choices=("float32", "bfloat16", "float16", "auto"))
+    quantization: str = setting("none", choices=("none", "int8"))
     jit_compile: str = setting("auto", choices=("auto", "on", "off"))
     loss_scale_growth: int = setting(2000, **_COUNT)
     remat: bool = False
@@ -198,6 +201,11 @@ class TrainConfig:
             raise ConfigError(
                 "train.clip_on is 'replica' while train.normalization is 'global': a micro-batch has no gradient of "
                 "its own to clip; set train.clip_on to 'global' too"
+            )
+        if self.quantization != "none" and self.dtype not in ("auto", "float32"):
+            raise ConfigError(
+                f"train.dtype is {self.dtype!r}, but with train.quantization 'int8' whole numbers are multiplied in "
+                "float32, as exact as in an export; leave train.dtype at 'auto'"
             )
         self._check_phases()
         return self

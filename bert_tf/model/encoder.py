@@ -35,6 +35,7 @@ from bert_tf.model.positions import (
     PackedPositions,
     TokensAt,
 )
+from bert_tf.model.ranges import Ranges
 from bert_tf.types import Json, Tensors
 
 # As arguments of a layer; Keras' own gelu would be exported as Erfc, which blocks do not need.
@@ -53,6 +54,13 @@ def encoder_of(model: keras.Model) -> "BertEncoder":
     """Returns the encoder, trainable or frozen, of a model from `heads.build`."""
     layers = (getattr(layer, "model", layer) for layer in (model, *model.layers))
     return next(layer for layer in layers if isinstance(layer, BertEncoder))
+
+
+def ranges_of(model: keras.Model) -> Ranges:
+    """The ranges of a model whose encoder is fine-tuned for int8; without variables for any other model."""
+    layers = (getattr(layer, "model", layer) for layer in (model, *model.layers))
+    found = (layer.ranges for layer in layers if isinstance(layer, BertEncoder))
+    return next(found, None) or Ranges(())
 
 
 def check_inputs(encoder: "BertEncoder", inputs: Mapping[str, Any]) -> None:
@@ -165,6 +173,10 @@ class BertEncoder(FunctionalModel):
         trainable: as for `FunctionalModel`.
         frozen: as for `FunctionalModel`.
 
+    Attributes:
+        ranges: those with which the encoder was fine-tuned for int8, and which an export in int8 will use; None to
+            calibrate it. They suit the present weights only.
+
     Examples:
         >>> import numpy as np
         >>> encoder = bert_tf.BertEncoder(bert_tf.BertConfig.from_name("tiny"))
@@ -173,6 +185,8 @@ class BertEncoder(FunctionalModel):
         >>> encoder(inputs)["pooled_output"].shape
         TensorShape([1, 128])
     """
+
+    ranges: Ranges | None = None
 
     def __init__(
         self,

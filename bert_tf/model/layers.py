@@ -48,7 +48,7 @@ def _cast_and_added(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 
 class ConvertedDense(abc.ABC):
-    """What a dense layer computes in inference, in low precision, from weights that were converted (`precision/`)."""
+    """What a dense layer computes in low precision (`precision/`): in inference, or in fine-tuning for int8."""
 
     @abc.abstractmethod
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
@@ -410,6 +410,8 @@ class TransformerBlock(NumberedLayer):
 
     def _added(self, x: tf.Tensor, projection: Dense, rows: tf.Tensor, training: bool) -> tf.Tensor:
         """x + dropout(projection(rows)), each [rows, hidden]."""
+        if training and projection.converted is not None:
+            return x + self.dropout(projection.converted(rows), training=True)
         if training and self.dropout.is_fused(x):
             return self.dropout.added(x, projection.multiply(rows), tf.cast(projection.bias, x.dtype))
         # Not as a Keras layer, which would check the number of columns: exports in int8 have additional ones.

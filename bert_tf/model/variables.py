@@ -4,9 +4,11 @@ They repeat what the layers do, because a layer of Keras knows the shapes of its
 them, 1.3 GB for a large model. `tests/model/test_build.py` compares both for every head.
 """
 
+import re
 from typing import Any
 
 from bert_tf.config import BertConfig, FeatureConfig
+from bert_tf.types import Shapes
 
 # Heads, and whether their output size is a free number of labels.
 HEADS = {
@@ -48,6 +50,16 @@ def variable_shapes(
         Shape by variable path, in the order of the computation.
     """
     return _encoder_shapes(config) | (_head_shapes(config, head, labels, features) if head else {})
+
+
+def range_shapes(shapes: Shapes) -> Shapes:
+    """Shapes of the ranges of an encoder that was fine-tuned for int8 (`ranges.Ranges`), by path.
+
+    Args:
+        shapes: of the encoder's variables by path, possibly among others.
+    """
+    kernels = {name: shape for name, shape in shapes.items() if re.fullmatch(r"layer_\d+/.*/kernel", name)}
+    return {f"{name.removesuffix('kernel')}range": shape[:1] for name, shape in kernels.items()}
 
 
 def _encoder_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:

@@ -6,6 +6,7 @@ from bert_tf.config.train import INFERENCE_DTYPES
 from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import encoder_of
+from bert_tf.model.precision.int8 import rounded_forms
 from bert_tf.model.precision.optimize import to_bfloat16
 from bert_tf.model.processors import fastest
 from bert_tf.progress import log
@@ -29,13 +30,27 @@ def infer_in(dtype: str, model: keras.Model) -> str:
     """Makes a model predict in another number format from now on.
 
     Args:
-        dtype: one of `INFERENCE_DTYPES`; "auto" takes bfloat16 where that is faster, and reports its choice.
+        dtype: one of `INFERENCE_DTYPES`; "auto" takes bfloat16 where that is faster, and reports its choice. "int8" is
+            the rounding of an int8 export, computed in float32.
         model: with float32 weights, of which nothing has been traced; created in the current strategy's scope. For
             bfloat16 it is then for inference only, and does not follow changes of its weights.
 
     Returns:
-        The format: "float32" or "bfloat16".
+        The format: "float32", "bfloat16" or "int8".
+
+    Raises:
+        ConfigError: "int8" for a model that was not fine-tuned for it.
     """
+    if dtype == "int8":
+        encoder = encoder_of(model)
+        if encoder.ranges is None:
+            raise ConfigError(
+                "dtype is 'int8', but the model was not fine-tuned with train.quantization=int8, so it has no ranges; "
+                "use float32, and export it with --optimize=int8 to calibrate it"
+            )
+        for layer, form in rounded_forms(model):
+            layer.converted = form
+        return dtype
     if dtype == "float32":
         return dtype
     found, reason = fastest()

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -17,7 +17,8 @@ from bert_tf.config import TrainConfig
 from bert_tf.errors import BertTfError, ConfigError
 from bert_tf.files import require_space
 from bert_tf.inputs.batching import stream
-from bert_tf.model.encoder import encoder_of
+from bert_tf.model.encoder import encoder_of, ranges_of
+from bert_tf.model.precision import int8
 from bert_tf.progress import TRAINING, bar, log, training_line
 from bert_tf.tasks.task import Task
 from bert_tf.training import optimizers, phases
@@ -31,13 +32,15 @@ from bert_tf.training.state.input_state import InputState
 from bert_tf.training.state.signals import Interrupted, Signals
 from bert_tf.training.step import LossScale, Step
 from bert_tf.training.strategy import accelerator, is_chief
-from bert_tf.types import Array, Json, Metrics
+from bert_tf.types import Array, Json, Metrics, Tensors
 
 # Updates between checkpoints unless configured: the most that a kill can cost.
 _SAVE_EVERY = 1000
 # Updates times weights from which on it pays to compile for every length of batches: 450 updates of MiniLM, which gain
 # 24 ms each. Compiling takes about half a second per length whatever the model; a larger one gains more per update.
 _LONG_RUN = 1e10
+# How often the ranges of int8 are measured: activations grow while a model learns.
+_CALIBRATIONS = 10
 
 
 class Trainer:
@@ -122,6 +125,7 @@ class Trainer:
         evaluate_first: bool = True,
         started: Callable[[int], None] | None = None,
         meanwhile: Callable[[], None] | None = None,
+        calibration: Iterable[Tensors] = (),
         pipeline: str = "",
         peak_flops: float | None = None,
         reporter: Reporter = SILENT,
@@ -137,6 +141,8 @@ class Trainer:
             started: called with the step from which the run starts or resumes, as soon as it is known.
             meanwhile: called in a thread while TensorFlow prepares the first update, which leaves Python and all cores
                 but one without work. An error in it must occur again where its result is needed: here it is ignored.
+            calibration: batches on which the ranges of an encoder that has `ranges` are measured, at the start and
+                after each tenth of the run.
             pipeline: identifies everything that determines the batches, see `InputState`.
             peak_flops: FLOP/s (`speed.peak_flops`), the denominator of mfu; None leaves mfu out.
             reporter: gets the curves.
@@ -167,7 +173,9 @@ class Trainer:
                 "without these points of its curves and without these evaluations"
             )
         speed = Speed(self.work(inputs), peak_flops)
-        intervals = (evaluate_every, save_every, config.log_every)
+        ranges, measured = ranges_of(self.model), -1
+        calibrate_every = math.ceil(self.total_steps / _CALIBRATIONS) if ranges.variables else 0
+        intervals = (evaluate_every, save_every, config.log_every, calibrate_every)
         always = {phase.end for phase in self.phases}  # evaluated there, whatever evaluate_every is
 
         def evaluate(phase: phases.Phase, print_line: Callable[[str], object] = print) -> None:
@@ -187,6 +195,15 @@ class Trainer:
                 if chief:
                     checkpoints.save(self.step)
 
+        def calibrate() -> None:
+            nonlocal measured
+            if _due(self.step, calibrate_every) and measured < self.step < self.total_steps:
+                with speed.timing("evaluation"):
+                    ranges.assign(int8.calibrate(self.model, calibration))
+                measured = self.step
+
+        if not restored:  # else its evaluation had the ranges that were restored
+            calibrate()
         # A run that ended between a checkpoint and its evaluation catches up on it.
         if all(row["step"] != self.step for row in history.evaluations):
             evaluate(self._phase(self.step - 1))
@@ -204,6 +221,7 @@ class Trainer:
             bar(title, self.total_steps, "step", done=self.step, layout=TRAINING) as line,
         ):
             while self.step < self.total_steps:
+                calibrate()
                 if phase is None or self.step == phase.end:
                     first, phase = phase is None, self._phase(self.step)
                     with speed.timing("start"):
@@ -352,7 +370,8 @@ class Trainer:
         weights = {f"weights/{variable.path}": variable.value for variable in self.model.weights}
         slots = {f"slots/{name}": variable for name, variable in self.optimizer.slots.items()}
         own = {"state": self._state, "loss_scale": self.loss_scale.variable, "totals": self._totals}
-        return weights | slots | own
+        ranges = {name: variable.value for name, variable in ranges_of(self.model).by_path.items()}
+        return weights | slots | ranges | own
 
 
 def _ignoring_errors(call: Callable[[], None]) -> None:

@@ -1,11 +1,16 @@
 """Trains on several replicas, in its own process: python -m tests.training.replicas STRATEGY FOLDER CASE..."""
 
+import contextlib
 import os
 import sys
 import unittest.mock
 
 import numpy as np
 
+from bert_tf.model.encoder import encoder_of, ranges_of
+from bert_tf.model.layers import converted
+from bert_tf.model.precision.int8 import rounded_forms
+from bert_tf.model.ranges import Ranges
 from bert_tf.training import evaluation, optimizers
 from bert_tf.training.phases import Input
 from bert_tf.training.strategy import create, is_chief
@@ -18,6 +23,7 @@ CASES = {
     "uneven": {"examples": 11, "accumulation": 2, "optimizer": "lamb", "clip_norm": 0.05},
     "clipped": {"clip_norm": 0.05, "optimizer": "radam", "remat": True},
     "compiled": {"clip_norm": 0.05, "jit_compile": "on", "accumulation": 2},
+    "int8": {"quantization": "int8"},
     # The mean of each replica, clipped separately, then summed.
     "google": {"recipe": "google", "clip_norm": 0.05, "warmup_steps": 2},
     # The third batch overflows in its last row: on the second replica only.
@@ -31,16 +37,22 @@ def train(strategy, folder, case, **changes):
     batches = epochs(examples=settings.pop("examples", 96))
     batches = with_nan(batches, settings.pop("bad_steps", [-1]), first_row=7)
     trained = trainer(strategy, total_steps=5, log_every=1, **settings)
+    encoder, scope, calibration = encoder_of(trained.model), contextlib.nullcontext(), ()
+    if trained.config.quantization == "int8":
+        with strategy.scope():
+            encoder.ranges = Ranges(encoder.blocks())
+        scope, calibration = converted(rounded_forms(encoder)), batches(0).take(1)
     # So small that matrices are updated by the compiled program and biases by TensorFlow's kernel, as in large models.
-    with unittest.mock.patch.object(optimizers, "_COMPILED", 256):
-        history = trained.run([Input(batches)], os.path.join(folder, case), title=case)
+    with unittest.mock.patch.object(optimizers, "_COMPILED", 256), scope:
+        history = trained.run([Input(batches)], os.path.join(folder, case), title=case, calibration=calibration)
+        measured = evaluation.evaluator(trained.task.objective, trained.model, epochs(examples=21)(0), strategy)()
     found = weights_of(trained) | {"loss_scale": trained.loss_scale.variable.numpy()}
-    for path, variable in {weight.path: weight.value for weight in trained.model.weights}.items():
+    variables = {weight.path: weight for weight in trained.model.weights} | ranges_of(trained.model).by_path
+    for path, variable in {path: one.value for path, one in variables.items()}.items():
         first, *others = (copy.numpy() for copy in strategy.experimental_local_results(variable))
         assert all(np.array_equal(first, other) for other in others), f"the replicas differ in {path}"
     for name in ("loss", "mlm_accuracy", "gradient_norm"):
         found[f"curve/{name}"] = np.array([point[name] for point in history.points])
-    measured = evaluation.evaluator(trained.task.objective, trained.model, epochs(examples=21)(0), strategy)()
     found["evaluation"] = np.array([measured[name] for name in sorted(measured)])
     return found
 

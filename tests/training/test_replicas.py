@@ -93,6 +93,15 @@ def test_two_replicas_clip_and_recompute_like_one(tmp_path):
     assert_same(one, np.load(tmp_path / "clipped.npz"), DIVISORS["clipped"])
 
 
+def test_two_replicas_fine_tune_for_int8_like_one(tmp_path):
+    mirror(tmp_path, "int8")
+    # An input close to the middle between two whole numbers is rounded up on one and down on the other.
+    found, expected = np.load(tmp_path / "int8.npz"), train(create("one_device"), tmp_path / "one", "int8")
+    assert difference(expected, found) < 0.02
+    for name in ("evaluation", "curve/loss"):
+        np.testing.assert_allclose(expected[name], found[name], rtol=1e-3)
+
+
 @pytest.mark.slow
 def test_two_compiled_replicas_train_like_one_that_is_not_compiled(tmp_path):
     mirror(tmp_path, "compiled")

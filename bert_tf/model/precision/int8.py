@@ -19,15 +19,17 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import DataError
 from bert_tf.model.activations import activation, without_gradient
-from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.encoder import encoder_of
 from bert_tf.model.layers import ConvertedDense, Dense, Embeddings, TransformerBlock, converted
 from bert_tf.model.mode import Mode, computing, infer
 from bert_tf.model.precision import bfloat16, kernels
+from bert_tf.model.ranges import Largest, products
 from bert_tf.types import Array, Tensors
 
 # Channels of an input are divided by (largest value)^0.8 / (largest weight)^0.2: between "all channels alike", which
@@ -37,23 +39,19 @@ _SMOOTHING = 0.8
 _MARGIN = 1.1
 # Additional channels: one for 48 of the intermediate layer, in multiples of 16, which suit the kernel.
 _CONTINUED_SHARE, _CONTINUED_MULTIPLE = 48, 16
+# The limit of the intermediate layer is one of so many.
+_LIMITS = 200
 
-
-class Largest(NamedTuple):
-    """Largest absolute values of the inputs of a block's products, by channel; of `output` the largest values."""
-
-    qkv: Array
-    attention_output: Array
-    intermediate: Array
-    output: Array
+# A layer, and the value of its attribute `converted`.
+Form = tuple[Any, Callable[[tf.Tensor], tf.Tensor]]
 
 
 def require_kernels() -> None:
     """Raises DataError if TensorFlow has no kernels for int8."""
     try:
-        with tf.Graph().as_default(), computing(Mode(kernels=frozenset({"int8"}))):
-            product = Product(np.ones([64, 16], np.float32), np.zeros(16, np.float32), limit=1.0)
-            product.multiply(quantize(tf.ones([16, 64])))
+        product = Product(tf.ones([64, 16]), tf.zeros(16), limit=1.0)
+        with computing(Mode(kernels=frozenset({"int8"}))):
+            tf.function(lambda rows: product.multiply(quantize(rows)), autograph=False)(tf.ones([16, 64]))
     except (tf.errors.OpError, ValueError):
         raise DataError(
             "int8: this TensorFlow has no int8 products; expected TensorFlow 2.17 or newer on x86; use "
@@ -61,25 +59,27 @@ def require_kernels() -> None:
         ) from None
 
 
-def calibrate(encoder: BertEncoder, batches: Iterable[Tensors]) -> list[Largest]:
-    """Runs an encoder in float32 on batches of features and returns the ranges of each block.
+def calibrate(model: keras.Model, batches: Iterable[Tensors]) -> list[Largest]:
+    """Runs a model in float32 on batches of features and returns the ranges of each block of its encoder.
 
     Raises:
         DataError: it computes NaN or infinity.
     """
-    found: list[dict[str, Array]] = [{} for _ in encoder.blocks()]
+    blocks = encoder_of(model).blocks()
+    found: list[dict[str, Array]] = [{} for _ in blocks]
+    inputs = [tensor.name for tensor in model.inputs]
     for features in batches:
         tokens = features["input_mask"].numpy().reshape(-1) > 0
         observers = [
             (layer, _Observer(layer, largest, name, tokens))
-            for block, largest in zip(encoder.blocks(), found, strict=True)
+            for block, largest in zip(blocks, found, strict=True)
             for name, layer in products(block).items()
         ]
         with converted(observers):
-            infer(encoder, features)
+            infer(model, {name: features[name] for name in inputs})
     ranges = [Largest(**largest) for largest in found]
     if not all(np.isfinite(part).all() for one in ranges for part in one):
-        raise DataError("int8: the model itself computes NaN or infinity; check its training; nothing was exported")
+        raise DataError("int8: the model itself computes NaN or infinity; check its training")
     return ranges
 
 
@@ -99,51 +99,64 @@ class _Observer(ConvertedDense):
         return without_gradient(self._layer.activation)(self._layer.product(rows))
 
 
-def products(block: TransformerBlock) -> dict[str, Dense]:
-    """The dense layers of a block, by their names in `Largest`."""
-    attention = block.attention
-    return dict(zip(Largest._fields, (attention.qkv, attention.output_projection, block.intermediate,
-                                      block.output_projection), strict=True))  # fmt: skip
+def rounded_forms(model: keras.Model) -> Iterator[Form]:
+    """The layers of an encoder, and what they compute in training with the rounding of an int8 export.
+
+    They compute in float32 what an export computes in int8, from the layers' present weights and the encoder's present
+    ranges. Gradients pass through the rounding as if it were not there (straight-through estimator: Bengio et al.,
+    2013, arXiv:1308.3432), and are 0 for inputs that are clipped. Scales and divisors count as constants.
+
+    Args:
+        model: whose encoder has `ranges`.
+    """
+    encoder = encoder_of(model)
+    assert encoder.ranges is not None
+    yield encoder.embeddings, functools.partial(_rounded_lookup, encoder.embeddings)
+    for block, largest in zip(encoder.blocks(), encoder.ranges.variables, strict=True):
+        for name, layer in products(block).items():
+            yield layer, _Trained(block, largest, name)
 
 
-def converted_block(
-    block: TransformerBlock, largest: Largest
-) -> Iterator[tuple[Any, Callable[[tf.Tensor], tf.Tensor]]]:
+class _Trained(ConvertedDense):
+    """Computes what the layer `name` of a block computes in int8, for training."""
+
+    def __init__(self, block: TransformerBlock, largest: Largest, name: str) -> None:
+        self._block, self._largest, self._name = block, largest, name
+
+    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+        largest = Largest(*map(tf.convert_to_tensor, self._largest))
+        return _FORMS[self._name](self._block, largest, True)(rows)
+
+
+def converted_block(block: TransformerBlock, largest: Largest) -> Iterator[Form]:
     """The layers of a block, and what they compute in int8 (their attribute `converted`)."""
-    qkv, attention_output = block.attention.qkv, block.attention.output_projection
-    kernel, bias = qkv.kernel.numpy(), qkv.bias.numpy()
-    # Context is a weighted mean of values: dividing a column of the values divides a channel of the context.
-    divisors = smoothing(largest.attention_output, attention_output.kernel.numpy())
-    size = len(divisors)
-    kernel, bias = kernel.copy(), bias.copy()
-    kernel[:, -size:] /= divisors
-    bias[-size:] /= divisors
-    yield qkv, _Smoothed(kernel, bias, smoothing(largest.qkv, kernel), for_attention=True)
+    for name, layer in products(block).items():
+        yield layer, _FORMS[name](block, largest, False)
     yield block.attention, bfloat16.softmax
-    product = Product(
-        attention_output.kernel.numpy() * divisors[:, np.newaxis], attention_output.bias.numpy(), limit=1.0
-    )
-    yield attention_output, _Added(product, quantize)
-    yield from _feed_forward(block, largest)
 
 
-def smoothing(largest: Array, kernel: Array) -> Array:
+def smoothing(largest: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """Divisors of the channels of an input [inputs], after which its values are at most 1.
 
     Args:
         largest: [inputs], of the values of each channel.
         kernel: [inputs, outputs].
     """
-    channels = np.maximum(largest, 1e-6)
-    weights = np.maximum(np.abs(kernel).max(1), 1e-6)
+    channels = tf.maximum(largest, 1e-6)
+    weights = tf.maximum(tf.reduce_max(tf.abs(kernel), 1), 1e-6)
     divisors = channels**_SMOOTHING / weights ** (1 - _SMOOTHING)
-    return (divisors * (channels / divisors).max() * _MARGIN).astype(np.float32)
+    return tf.stop_gradient(divisors * (tf.reduce_max(channels / divisors) * _MARGIN))
 
 
-def quantized(kernel: Array) -> tuple[Array, Array]:
-    """Rounds a kernel [inputs, outputs] to int8 and returns it with the value of 127 in each column, float32."""
-    largest = np.maximum(np.abs(kernel).max(0), 1e-30).astype(np.float32)
-    return np.rint(kernel / largest * 127).astype(np.int8), largest
+def quantized(kernel: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Rounds a kernel [inputs, outputs] to whole numbers from -127 to 127; and the value of 127 in each column."""
+    largest = tf.stop_gradient(tf.maximum(tf.reduce_max(tf.abs(kernel), 0), 1e-30))
+    return round_through(kernel / largest * 127), largest
+
+
+def round_through(x: tf.Tensor) -> tf.Tensor:
+    """The nearest whole numbers; the gradient is that of x itself."""
+    return tf.grad_pass_through(tf.round)(x)
 
 
 def number_of(largest: Array, limit: float) -> float:
@@ -171,30 +184,38 @@ class Product:
         activation: name of the activation, "" for none.
         bounds: smallest and largest value of a quint8 output; None for one that is not rounded.
         for_attention: whether that is bfloat16 where kernels for bfloat16 are used; else float32.
+        trained: whether gradients are wanted: all whole numbers, inputs and outputs too, are then in float32, and
+            kernel and bias are not copied.
     """
 
     def __init__(
         self,
-        kernel: Array,
-        bias: Array,
+        kernel: tf.Tensor,
+        bias: tf.Tensor,
         *,
-        limit: float,
-        offset: float | Array | None = None,
+        limit: tf.Tensor | float,
+        offset: tf.Tensor | float | None = None,
         activation: str = "",
-        bounds: tuple[float, float] | None = None,
+        bounds: tuple[float, tf.Tensor | float] | None = None,
         for_attention: bool = False,
+        trained: bool = False,
     ) -> None:
         weights, largest = quantized(kernel)
         if offset is not None:
             # The kernel takes 0 for 0: the rest of the product is a constant, exactly.
-            bias = bias + np.broadcast_to(offset, len(weights)) @ (weights * (largest / 127))
-        variable = functools.partial(tf.Variable, trainable=False)
-        self._weights, self._bias = variable(weights), variable(bias.astype(np.float32))
-        self._ranges = variable(np.stack([-largest, largest]))  # of the weights' columns
-        self.variables = [self._weights, self._bias, self._ranges]
-        self._activation, self._bounds, self._for_attention = activation, bounds, for_attention
-        # The kernel takes the larger of both as the range.
-        self._range = (-number_of(largest, limit), limit)
+            offsets = tf.broadcast_to(tf.cast(offset, tf.float32), tf.shape(weights)[:1])
+            bias = bias + tf.linalg.matvec(weights * (largest / 127), offsets, transpose_a=True)
+        self._activation, self._for_attention, self._trained = activation, for_attention, trained
+        self._steps = 127 if offset is None else 255
+        self._bounds, self._range = bounds, (-limit, limit)
+        self._weights, self._bias, self._ranges = weights, bias, tf.stack([-largest, largest])
+        if not trained:
+            variable = functools.partial(tf.Variable, trainable=False)
+            self._weights, self._bias = variable(tf.cast(weights, tf.int8)), variable(bias)
+            self._ranges = variable(self._ranges)  # of the weights' columns
+            # The kernel takes the larger of both as the range.
+            self._range = (-number_of(largest.numpy(), float(limit)), float(limit))
+            self._bounds = bounds and (float(bounds[0]), float(bounds[1]))
 
     def multiply(self, rows: tf.Tensor, added: tf.Tensor | None = None) -> tf.Tensor:
         """[rows, inputs] of qint8 or quint8 -> [rows, outputs] of float32 or bfloat16, or quint8 if there are bounds.
@@ -203,23 +224,28 @@ class Product:
             rows: the inputs.
             added: float32 [rows, outputs], to which to add the product, which then is float32.
         """
-        return self._by_kernel(rows, added) if kernels.are_used("int8") else self._anywhere(rows, added)
+        if self._trained:
+            return self._computed(rows, self._weights, added)
+        if kernels.are_used("int8"):
+            return self._by_kernel(rows, added)
+        # TensorFlow's usual operations: the same numbers, multiplied in float32.
+        inputs = tf.bitcast(rows, tf.uint8 if rows.dtype == tf.quint8 else tf.int8)
+        weights = tf.convert_to_tensor(self._weights)
+        outputs = self._computed(tf.cast(inputs, tf.float32), tf.cast(weights, tf.float32), added)
+        return outputs if self._bounds is None else tf.bitcast(tf.cast(outputs, tf.uint8), tf.quint8)
 
-    def _anywhere(self, rows: tf.Tensor, added: tf.Tensor | None) -> tf.Tensor:
-        """`multiply` in TensorFlow's usual operations: the same numbers, multiplied in float32."""
-        stored, steps = (tf.uint8, 255) if rows.dtype == tf.quint8 else (tf.int8, 127)
-        inputs, weights = (
-            tf.cast(value, tf.float32) for value in (tf.bitcast(rows, stored), tf.convert_to_tensor(self._weights))
-        )
-        scales = tf.convert_to_tensor(self._ranges)[1] * (self._range[1] / (steps * 127))
+    def _computed(self, inputs: tf.Tensor, weights: tf.Tensor, added: tf.Tensor | None) -> tf.Tensor:
+        """`multiply` of whole numbers in float32."""
+        scales = tf.convert_to_tensor(self._ranges)[1] * (self._range[1] / (self._steps * 127))
         outputs = tf.matmul(inputs, weights) * scales + tf.convert_to_tensor(self._bias)
         if self._activation:
-            outputs = without_gradient(activation(self._activation))(outputs)
+            function = activation(self._activation)
+            outputs = (function if self._trained else without_gradient(function))(outputs)
         if self._bounds is None:
             return outputs if added is None else added + outputs
         lowest, highest = self._bounds
-        outputs = tf.round((tf.clip_by_value(outputs, lowest, highest) - lowest) * (255 / (highest - lowest)))
-        return tf.bitcast(tf.cast(outputs, tf.uint8), tf.quint8)
+        steps = (tf.clip_by_value(outputs, lowest, highest) - lowest) * (255 / (highest - lowest))
+        return (round_through if self._trained else tf.round)(steps)
 
     def _by_kernel(self, rows: tf.Tensor, added: tf.Tensor | None) -> tf.Tensor:
         attends = self._for_attention and kernels.are_used("bfloat16")
@@ -252,13 +278,22 @@ def quantize(rows: tf.Tensor) -> tf.Tensor:
 class _Smoothed(ConvertedDense):
     """A product with divisors of the channels of its input; options as for `Product`."""
 
-    def __init__(self, kernel: Array, bias: Array, divisors: Array, **options: Any) -> None:
-        self._factors = tf.Variable(1 / divisors, trainable=False)
-        self._product = Product(kernel * divisors[:, np.newaxis], bias, limit=1.0, **options)
+    def __init__(
+        self, kernel: tf.Tensor, bias: tf.Tensor, divisors: tf.Tensor, *, trained: bool, **options: Any
+    ) -> None:
+        factors = 1 / divisors
+        self._factors = factors if trained else tf.Variable(factors, trainable=False)
+        self._product = Product(kernel * divisors[:, tf.newaxis], bias, limit=1.0, trained=trained, **options)
+        self._read = _quantized_in_training if trained else quantize
 
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
-        outputs = self._product.multiply(quantize(rows * self._factors))
+        outputs = self._product.multiply(self._read(rows * self._factors))
         return tf.bitcast(outputs, tf.uint8) if outputs.dtype == tf.quint8 else outputs  # Keras knows no quint8
+
+
+def _quantized_in_training(rows: tf.Tensor) -> tf.Tensor:
+    """As `quantize`, in float32; the gradient is 0 where values are clipped."""
+    return round_through(tf.clip_by_value(rows, -1.0, 1.0) * 127)
 
 
 class _Added(ConvertedDense):
@@ -274,32 +309,71 @@ class _Added(ConvertedDense):
         return self._product.multiply(self._read(rows), x)
 
 
-def _feed_forward(block: TransformerBlock, largest: Largest) -> Iterator[tuple[Dense, ConvertedDense]]:
-    """The layers of a feed-forward network, and what they compute: the activations are int8 between the products."""
-    first, second = block.intermediate, block.output_projection
-    name = block.config.activation
-    _, lowest = kernels.ACTIVATIONS[name]
-    wider = continued(first.kernel.numpy(), first.bias.numpy(), second.kernel.numpy(), largest.output * _MARGIN)
+def _qkv(block: TransformerBlock, largest: Largest, trained: bool) -> ConvertedDense:
+    kernel, bias = _weights(block.attention.qkv)
+    # Context is a weighted mean of values: dividing a column of the values divides a channel of the context.
+    divisors = _context_divisors(block, largest)
+    columns = tf.concat([tf.ones([kernel.shape[1] - divisors.shape[0]]), divisors], 0)
+    kernel, bias = kernel / columns, bias / columns
+    return _Smoothed(kernel, bias, smoothing(largest.qkv, kernel), for_attention=True, trained=trained)
+
+
+def _attention_output(block: TransformerBlock, largest: Largest, trained: bool) -> ConvertedDense:
+    kernel, bias = _weights(block.attention.output_projection)
+    divisors = _context_divisors(block, largest)
+    product = Product(kernel * divisors[:, tf.newaxis], bias, limit=1.0, trained=trained)
+    return _Added(product, _quantized_in_training if trained else quantize)
+
+
+def _intermediate(block: TransformerBlock, largest: Largest, trained: bool) -> ConvertedDense:
+    # The activations are whole numbers between the products of the feed-forward network.
+    wider, name = _continued(block, largest), block.config.activation
     divisors = smoothing(largest.intermediate, wider.kernel)
-    bounds = (lowest, wider.limit)
-    product = Product(
-        wider.output_kernel, second.bias.numpy(), limit=wider.limit - lowest, offset=lowest + wider.offsets
-    )
-    yield first, _Smoothed(wider.kernel, wider.bias, divisors, activation=name, bounds=bounds)
-    yield second, _Added(product, lambda rows: tf.bitcast(rows, tf.quint8))
+    bounds = (kernels.ACTIVATIONS[name][1], wider.limit)
+    return _Smoothed(wider.kernel, wider.bias, divisors, activation=name, bounds=bounds, trained=trained)
+
+
+def _output(block: TransformerBlock, largest: Largest, trained: bool) -> ConvertedDense:
+    wider, (_, lowest) = _continued(block, largest), kernels.ACTIVATIONS[block.config.activation]
+    _, bias = _weights(block.output_projection)
+    limit, offset = wider.limit - lowest, lowest + wider.offsets
+    product = Product(wider.output_kernel, bias, limit=limit, offset=offset, trained=trained)
+    return _Added(product, (lambda rows: rows) if trained else (lambda rows: tf.bitcast(rows, tf.quint8)))
+
+
+# What the layers of a block compute, by their names in `Largest`.
+_FORMS: dict[str, Callable[[TransformerBlock, Largest, bool], ConvertedDense]] = {
+    "qkv": _qkv,
+    "attention_output": _attention_output,
+    "intermediate": _intermediate,
+    "output": _output,
+}
+
+
+def _weights(layer: Dense) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.convert_to_tensor(layer.kernel), tf.convert_to_tensor(layer.bias)
+
+
+def _context_divisors(block: TransformerBlock, largest: Largest) -> tf.Tensor:
+    return smoothing(largest.attention_output, tf.convert_to_tensor(block.attention.output_projection.kernel))
+
+
+def _continued(block: TransformerBlock, largest: Largest) -> "Continued":
+    output_kernel, _ = _weights(block.output_projection)
+    return continued(*_weights(block.intermediate), output_kernel, largest.output * _MARGIN)
 
 
 class Continued(NamedTuple):
     """Two dense layers with additional channels between them; results of `continued`."""
 
-    limit: float
-    kernel: Array
-    bias: Array
-    output_kernel: Array
-    offsets: Array
+    limit: tf.Tensor
+    kernel: tf.Tensor
+    bias: tf.Tensor
+    output_kernel: tf.Tensor
+    offsets: tf.Tensor
 
 
-def continued(kernel: Array, bias: Array, output_kernel: Array, largest: Array) -> Continued:
+def continued(kernel: tf.Tensor, bias: tf.Tensor, output_kernel: tf.Tensor, largest: tf.Tensor) -> Continued:
     """Adds channels to an intermediate layer so that clipping its activations at a lower limit changes nothing.
 
     For GELU g and c(x) = min(g(x), L), g(x) - g(-x) = x, and so, but for the end of the last one,
@@ -317,38 +391,51 @@ def continued(kernel: Array, bias: Array, output_kernel: Array, largest: Array) 
         The smallest limit for which the additional channels suffice, both kernels and the bias with these channels (the
         unused ones are 0), and what to add to the channels before the output kernel.
     """
-    added = max(len(bias) // _CONTINUED_SHARE // _CONTINUED_MULTIPLE, 1) * _CONTINUED_MULTIPLE
-    limits = np.geomspace(3, max(largest.max(), 3.01), 200)
-    limit = float(next(limit for limit in limits if _terms(largest, limit).sum() <= added))
-    terms = _terms(largest, limit)
-    channels = np.repeat(np.arange(len(bias)), terms)
-    numbers = np.concatenate([np.arange(1, count + 1) for count in terms]) if len(channels) else channels
+    size = bias.shape[0]
+    added = max(size // _CONTINUED_SHARE // _CONTINUED_MULTIPLE, 1) * _CONTINUED_MULTIPLE
+    largest = tf.cast(largest, tf.float64)
+    exponents = tf.linspace(np.log(3.0), tf.math.log(tf.maximum(tf.reduce_max(largest), 3.01)), _LIMITS)
+    limits = tf.exp(exponents)
+    all_terms = _terms(largest, limits[:, tf.newaxis])  # [limits, channels]
+    first = tf.argmax(tf.reduce_sum(all_terms, 1) <= added)
+    terms, limit = tf.gather(all_terms, first), tf.cast(tf.gather(limits, first), tf.float32)
+    # Slot s continues the channel whose terms, numbered through all channels, include s.
+    ends, slots = tf.cumsum(terms), tf.range(added, dtype=tf.float64)
+    channels = tf.reduce_sum(tf.cast(ends <= slots[:, tf.newaxis], tf.int32), 1)
+    used, channels = channels < size, tf.minimum(channels, size - 1)
+    numbers = tf.cast(slots - tf.gather(ends - terms, channels), tf.float32) + 1
     falling = numbers % 2 == 1
-    signs = np.where(falling, -1.0, 1.0).astype(np.float32)
-    shifts = (np.where(falling, numbers + 1, -numbers) * limit).astype(np.float32)
-    pad = added - len(channels)
+    signs = tf.where(used, tf.where(falling, -1.0, 1.0), 0.0)
+    shifts = tf.where(used, tf.where(falling, numbers + 1, -numbers) * limit, 0.0)
     return Continued(
         limit,
-        np.concatenate([kernel, np.pad(kernel[:, channels] * signs, [(0, 0), (0, pad)])], 1),
-        np.concatenate([bias, np.pad(bias[channels] * signs + shifts, [(0, pad)])]),
-        np.concatenate([output_kernel, np.pad(output_kernel[channels] * signs[:, np.newaxis], [(0, pad), (0, 0)])]),
-        np.pad(np.where(falling, -limit, 0), [(len(bias), pad)]).astype(np.float32),
+        tf.concat([kernel, tf.gather(kernel, channels, axis=1) * signs], 1),
+        tf.concat([bias, tf.gather(bias, channels) * signs + shifts], 0),
+        tf.concat([output_kernel, tf.gather(output_kernel, channels) * signs[:, tf.newaxis]], 0),
+        tf.concat([tf.zeros([size]), tf.where(used & falling, -limit, 0.0)], 0),
     )
 
 
-def _terms(largest: Array, limit: float) -> Array:
+def _terms(largest: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:
     """Number of additional terms of each channel: an odd one ends 2 below a multiple, where GELU is almost x."""
-    rising = np.ceil(largest / limit) - 1
+    rising = tf.maximum(tf.math.ceil(largest / limit) - 1, 0.0)
     ends_early = (rising % 2 == 1) & (largest > (rising + 1) * limit - 2)
-    return np.clip(rising + ends_early, 0, 2**31).astype(int)  # a whole number even for weights of 1e30
+    return rising + tf.cast(ends_early, rising.dtype)
+
+
+def _rounded_lookup(layer: Embeddings, ids: tf.Tensor) -> tf.Tensor:
+    """`Embeddings.lookup` in training, with the rounding of `Lookup`."""
+    words = tf.gather(layer.word_embeddings, ids)
+    largest = tf.stop_gradient(tf.maximum(tf.reduce_max(tf.abs(words), -1, keepdims=True), 1e-30))
+    return round_through(words / largest * 127) * (largest / 127)
 
 
 class Lookup:
     """`Embeddings.lookup` in a table of int8 with one scale per word."""
 
     def __init__(self, layer: Embeddings) -> None:
-        table, largest = quantized(layer.word_embeddings.numpy().T)
-        self._table = tf.Variable(np.ascontiguousarray(table.T), trainable=False)
+        table, largest = quantized(tf.transpose(tf.convert_to_tensor(layer.word_embeddings)))
+        self._table = tf.Variable(tf.cast(tf.transpose(table), tf.int8), trainable=False)
         self._scales = tf.Variable(largest[:, np.newaxis] / 127, trainable=False)
 
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:

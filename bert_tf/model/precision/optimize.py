@@ -23,6 +23,7 @@ from bert_tf.model.layers import converted
 from bert_tf.model.mode import computing, current, infer
 from bert_tf.model.precision import bfloat16, int8, kernels
 from bert_tf.model.precision.dispatch import VARIANTS, CpuDispatch, Variant
+from bert_tf.model.ranges import Largest
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.packing import dense_features
 from bert_tf.types import Array, Tensors
@@ -60,7 +61,8 @@ def optimized(
         mode: a key of `VARIANTS`.
         tokenizer: for `sentences`, and for the texts of the calibration.
         sentences: on which the encoder is compared with itself in float32.
-        tolerance: largest difference of the last layer from float32, root mean square, relative.
+        tolerance: largest difference of the last layer from float32, root mean square, relative; for int8 from what
+            the encoder was fine-tuned with, if it has `ranges`.
 
     Raises:
         ConfigError: the processor is not to use what the export would use here.
@@ -76,9 +78,13 @@ def optimized(
     if problem := ask.unsuitable([variant.described() for variant in variants]):
         raise ConfigError(problem)
     features = tokenizer.encode(sentences, max_length=encoder.config.max_position_embeddings)
-    expected = _states(encoder, features)
+    trained = mode == "int8" and encoder.ranges is not None  # with the rounding of the export
+    reference = "its fine-tuning in int8" if trained else "float32"
+    with converted(int8.rounded_forms(encoder) if trained else ()):
+        expected = _states(encoder, features)
     if mode == "int8":
-        forms = functools.partial(_in_int8, encoder, int8.calibrate(encoder, _calibration(encoder, tokenizer)))
+        ranges = encoder.ranges.values if encoder.ranges else int8.calibrate(encoder, _calibration(encoder, tokenizer))
+        forms = functools.partial(_in_int8, encoder, ranges)
     else:
         forms = functools.partial(_in_bfloat16, encoder)
     kept: list[int] = []  # numbers of the blocks that stay in float32
@@ -94,18 +100,19 @@ def optimized(
             if differences[-1] <= tolerance:
                 within = f", with the layers {', '.join(map(str, sorted(kept)))} in float32" if kept else ""
                 yield Optimization(
-                    f"{mode}: the last layer differs by {differences[-1]:.1e} from float32 (root mean square, relative)"
-                    f"{within}",
+                    f"{mode}: the last layer differs by {differences[-1]:.1e} from {reference} (root mean square, "
+                    f"relative){within}",
                     variants,
                     dispatch,
                 )
                 return
         added = np.diff(differences[:-1], prepend=0)
         added[kept] = -np.inf
-        if mode != "int8" or len(kept) >= encoder.config.num_blocks // 2 or not np.isfinite(differences).all():
+        may_keep = mode == "int8" and not trained and len(kept) < encoder.config.num_blocks // 2
+        if not may_keep or not np.isfinite(differences).all():
             raise DataError(
-                f"{mode}: the last layer differs by {differences[-1]:.1e} from float32 (root mean square, relative; at "
-                f"most {tolerance:.0e} is exported); nothing was exported, use --optimize=none"
+                f"{mode}: the last layer differs by {differences[-1]:.1e} from {reference} (root mean square, "
+                f"relative; at most {tolerance:.0e} is exported); nothing was exported, use --optimize=none"
             )
         kept.append(int(added.argmax()))
 
@@ -138,7 +145,7 @@ def _calibration(encoder: BertEncoder, tokenizer: BaseTokenizer) -> Iterator[Ten
     yield dense_features(*tokenizer.pack(ids))
 
 
-def _in_int8(encoder: BertEncoder, ranges: list[int8.Largest], kept: Collection[int]) -> Iterator[_Form]:
+def _in_int8(encoder: BertEncoder, ranges: list[Largest], kept: Collection[int]) -> Iterator[_Form]:
     yield encoder.embeddings, int8.Lookup(encoder.embeddings)
     for index, (block, largest) in enumerate(zip(encoder.blocks(), ranges, strict=True)):
         if index not in kept:

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -29,7 +29,10 @@ from bert_tf.training.runs.distillation import ANSWERS, Distillation
 from bert_tf.training.runs.runner import Runner, expect
 from bert_tf.training.state.run_manifest import differences
 from bert_tf.training.strategy import accelerator, is_chief
-from bert_tf.types import Json, Metrics
+from bert_tf.types import Json, Metrics, Tensors
+
+# Training examples on which the ranges of train.quantization are measured.
+_CALIBRATION = 128
 
 
 def finetune(
@@ -134,6 +137,9 @@ def finetune(
         if distillation:
             distillation.prepare(task, splits, answers or os.path.join(model_dir, ANSWERS), strategy)
 
+    calibration: Iterable[Tensors] = ()
+    if config.train.quantization != "none":
+        calibration = epoch_batches(-1).take(math.ceil(_CALIBRATION / batch_size))
     evaluation: Evaluation | None = None
 
     def evaluations(model: keras.Model) -> list[Callable[[], Metrics] | None]:
@@ -177,6 +183,7 @@ def finetune(
         prepare=prepare if distillation else None,
         initialize=lambda model: assign((one for one in model.weights if one.path in head), head),
         meanwhile=meanwhile,
+        calibration=calibration,
         finish=finish,
         report=report,
     )

@@ -81,6 +81,11 @@ def pretrain(
             f"data.objective is {config.data.objective!r}, which needs a teacher: python -m bert_tf.distill "
             "--teacher=DIR, with the same config"
         )
+    if config.train.quantization != "none":
+        raise ConfigError(
+            f"train.quantization is {config.train.quantization!r}, but only fine-tuning learns to make up for an "
+            "export's rounding; set it to 'none'"
+        )
     # Raises errors before the corpus is read.
     parts = split(config.train, config.train.steps, strategy.num_replicas_in_sync)
     files = _find(config.data.languages or config.input, "data.languages", config)

@@ -6,7 +6,7 @@ import gc
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import keras
 import tensorflow as tf
@@ -19,6 +19,9 @@ from bert_tf.files import nan_for_null, write_json
 from bert_tf.inputs.identity import digest
 from bert_tf.locks import locked
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.layers import converted
+from bert_tf.model.precision.int8 import rounded_forms
+from bert_tf.model.ranges import Ranges
 from bert_tf.progress import log
 from bert_tf.tasks.task import Task
 from bert_tf.training.dtype import policy
@@ -30,7 +33,7 @@ from bert_tf.training.speed import peak_flops
 from bert_tf.training.state.run_manifest import RunManifest
 from bert_tf.training.strategy import accelerator, is_chief, parallel_parts
 from bert_tf.training.tf_internals import forgetting_custom_gradients, in_multi_worker_mode
-from bert_tf.types import Json, Metrics
+from bert_tf.types import Json, Metrics, Tensors
 
 # The purely numeric parts of results.json, where null stands for nan.
 _NUMERIC = ("history", "evaluations", "final", "baseline")
@@ -137,6 +140,8 @@ class Runner:
         """The configured number format, where "auto" is the one of this policy, if any."""
         if self.config.dtype != "auto":
             return self.config.dtype
+        if self.config.quantization != "none":
+            return "float32"
         if computes_in:
             return computes_in.removeprefix("mixed_")
         if in_multi_worker_mode(self.strategy):
@@ -172,6 +177,7 @@ class Runner:
             model = task.build(encoder)
             if self._initialize:
                 self._initialize(model)
+            encoder.ranges = None if self.config.quantization == "none" else Ranges(encoder.blocks())
         trainer = Trainer(task, model, self.config, self.strategy, total_steps, jit_compile=self.jit_compile)
         return trainer, encoder
 
@@ -234,6 +240,7 @@ class Runner:
         prepare: Callable[[], None] | None = None,
         initialize: Callable[[keras.Model], None] = lambda model: None,
         meanwhile: Callable[[], None] | None = None,
+        calibration: Iterable[Tensors] = (),
         finish: Callable[[Json], None] = lambda results: None,
         report: Callable[[Json], None] = lambda results: None,
     ) -> Json:
@@ -247,6 +254,7 @@ class Runner:
             evaluate_every, evaluate_first, meanwhile: as in `Trainer.run`.
             prepare: called when the directory belongs to this run, before the model is built; may write files into it.
             initialize: called with the new model, to assign weights that are not those of the encoder.
+            calibration: batches of features on which to measure ranges, for train.quantization.
             finish: called with the results when the model has the weights that will be saved; may add to the results.
             report: called by the chief with the results after the model is saved, so that a failing report does not
                 lose the model.
@@ -258,7 +266,9 @@ class Runner:
             DivergedError: weights or the loss are NaN or infinite; neither is then written.
         """
         chief = is_chief(self.strategy)  # only one of several workers that share the directory
-        with locked(self.model_dir) if chief else contextlib.nullcontext():
+        with contextlib.ExitStack() as scope:
+            if chief:
+                scope.enter_context(locked(self.model_dir))
             record = RunManifest(self.model_dir, self.record, self.accept_config_change) if chief else None
             if prepare:
                 if record:
@@ -269,6 +279,8 @@ class Runner:
             for folder in filter(None, task.saved(encoder.config) if chief else ()):
                 directory.check_place(os.path.join(self.model_dir, folder))  # now, not when the run is over
             initialize(model)
+            if encoder.ranges:
+                scope.enter_context(converted(rounded_forms(encoder)))
             inputs = [
                 source._replace(evaluate=evaluate) for source, evaluate in zip(inputs, evaluations(model), strict=True)
             ]
@@ -283,6 +295,7 @@ class Runner:
                 evaluate_first=evaluate_first,
                 started=record.write if record else None,
                 meanwhile=meanwhile,
+                calibration=calibration,
                 pipeline=self._pipeline(),
                 peak_flops=most,
                 reporter=self.reporter,

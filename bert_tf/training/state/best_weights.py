@@ -11,6 +11,7 @@ from bert_tf.checkpoints.tensor_files.safetensors import metadata, open_tensors,
 from bert_tf.config import TrainConfig
 from bert_tf.errors import DataError
 from bert_tf.files import numbers_of, remove_leftovers
+from bert_tf.model.encoder import ranges_of
 from bert_tf.progress import log
 from bert_tf.types import Json, Metrics
 
@@ -67,7 +68,7 @@ class BestWeights:
         if not self._config.keep_best or not self._write or self.step(evaluations) != step:
             return
         os.makedirs(self._folder, exist_ok=True)
-        tensors = {variable.path: tensor_of_variable(variable) for variable in self._model.weights}
+        tensors = {path: tensor_of_variable(variable) for path, variable in self._variables().items()}
         write_tensors(self._path(step), tensors, step=str(step))
         needed = {self.step([row for row in evaluations if row["step"] <= until]) for until in (*checkpoints, step)}
         for other in set(self._kept()) - needed:
@@ -118,11 +119,15 @@ class BestWeights:
         if written != str(step):
             raise DataError(f"{path} holds the weights of step {written or 'unknown'}")
         tensors = open_tensors(path)
-        shapes = {variable.path: tuple(variable.shape) for variable in self._model.weights}
+        variables = self._variables()
+        shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
         if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
             raise DataError(f"{path} holds the weights of another model")
-        for variable in self._model.weights:
-            variable.assign(tensors[variable.path].read())
+        for path, variable in variables.items():
+            variable.assign(tensors[path].read())
+
+    def _variables(self) -> dict[str, keras.Variable]:
+        return {variable.path: variable for variable in self._model.weights} | ranges_of(self._model).by_path
 
     def _kept(self) -> list[int]:
         return numbers_of(self._folder, "best-", ".safetensors")

@@ -110,9 +110,9 @@ def test_a_product_at_the_address_of_one_that_is_gone_has_its_own_scales(layer, 
 def test_columns_of_other_ranges_have_another_number_below_the_limit(limit, layer):
     kernel, _ = layer
     kernels = [kernel, kernel * 2, kernel * (1 + 2**-20), kernel[:, ::-1]]  # of which the first three are equal in int8
-    numbers = [int8.number_of(int8.quantized(one)[1], limit) for one in kernels]
+    numbers = [int8.number_of(int8.quantized(one)[1].numpy(), limit) for one in kernels]
     assert len(set(numbers)) == 4 and all(0 < number < limit and np.float32(number) == number for number in numbers)
-    assert int8.number_of(int8.quantized(-kernel)[1], limit) == numbers[0]  # whose ranges are equal
+    assert int8.number_of(int8.quantized(-kernel)[1].numpy(), limit) == numbers[0]  # whose ranges are equal
 
 
 def test_gelu_is_rounded_to_steps_between_its_bounds_and_read_with_them(variant, layer, rng):
@@ -135,7 +135,7 @@ def test_clipped_channels_are_continued_by_others(rng):
     output_kernel = rng.normal(size=(96, 8)).astype("f")
     inputs = rng.normal(size=(2000, 8)).astype("f")
     activations = gelu(inputs @ kernel + bias)
-    wider = int8.continued(kernel, bias, output_kernel, activations.max(0))
+    wider = int8.Continued(*(x.numpy() for x in int8.continued(kernel, bias, output_kernel, activations.max(0))))
     assert wider.kernel.shape == (8, 112) and wider.limit < 0.5 * activations.max()
     clipped = np.minimum(gelu(inputs @ wider.kernel + wider.bias), wider.limit)
     found, expected = (clipped + wider.offsets) @ wider.output_kernel, activations @ output_kernel
@@ -145,7 +145,7 @@ def test_clipped_channels_are_continued_by_others(rng):
 
 
 def test_a_channel_of_any_size_takes_no_negative_number_of_others(rng):
-    kernel, bias, output = rng.normal(size=(3, 96)), rng.normal(size=96), rng.normal(size=(96, 2))
+    kernel, bias, output = (rng.normal(size=shape).astype("f") for shape in ((3, 96), (96,), (96, 2)))
     for size in (1e20, 1e30):
         largest = rng.uniform(1, 3, 96) * size
         wider = int8.continued(kernel, bias, output, largest)
@@ -164,7 +164,7 @@ def test_a_model_that_computes_infinity_is_named_before_its_export(tmp_path):
 def test_smoothing_makes_channels_alike_and_at_most_1(rng):
     largest = np.array([0.1, 1, 30, 0], "f")
     kernel = rng.normal(size=(4, 5)).astype("f")
-    scaled = largest / int8.smoothing(largest, kernel)
+    scaled = largest / int8.smoothing(largest, kernel).numpy()
     assert scaled.max() == pytest.approx(1 / 1.1)
     assert largest[2] / largest[0] > 50 * scaled[2] / scaled[0]
 
