@@ -137,7 +137,8 @@ class Model(abc.ABC, Generic[_Task]):
             attention: adds a signature that returns tokens and attention probabilities to a SavedModel.
             check: compares the answers of the export with this model's, in a new process or the format's own runtime.
             optimize: "none", "bfloat16" (only in a SavedModel: half the size, and faster on processors that multiply in
-                bfloat16) or "int8" (a quarter of the size, and faster on x86 processors with VNNI or AMX).
+                bfloat16), "int8" (a quarter of the size, and faster on x86 processors with VNNI or AMX) or "int4" (only
+                in a SavedModel: a sixth of the size).
         """
         fitting(attention, bool, "attention")
         check_export(path, format, check, optimize)

@@ -18,7 +18,7 @@ from bert_tf.inference.card import CARD, EXTRA, write_card, write_operations
 from bert_tf.inference.check import check_ops, compare, oldest_server, rest_body
 from bert_tf.inference.embedder import Embedder
 from bert_tf.inference.samples import SENTENCES, Request, sample_requests
-from bert_tf.inference.session import TOLERANCES, NotServable, Session
+from bert_tf.inference.session import ANSWER_TOLERANCES, TOLERANCES, NotServable, Session
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.precision.optimize import optimized
 from bert_tf.tasks.signatures import ATTENTION, attention_signature
@@ -124,12 +124,12 @@ def export(
     ):
         signatures = {key: function.get_concrete_function() for key, function in functions.items()}
         requests = sample_requests(task.codec, signatures)
-        save_graphs(signatures, temporary, [optimization.dispatch.table] if optimization.dispatch else [])
+        save_graphs(signatures, temporary, optimization.resources)
         write_operations(temporary, name, requests)
         answers: Sequence[Json | None] = [None] * len(requests)
         checked = ""
         if session:
-            answers, checked = _checked(session, temporary, signatures, requests, TOLERANCES[optimize])
+            answers, checked = _checked(session, temporary, signatures, requests, ANSWER_TOLERANCES[optimize])
         described = {
             "checked": checked,
             "tf_serving": oldest_server(temporary),
@@ -161,7 +161,7 @@ def save_graphs(signatures: Mapping[str, ConcreteFunction], path: str, resources
     Args:
         signatures: by name.
         path: folder.
-        resources: tables that they use.
+        resources: tables and other objects that they use, besides variables.
     """
     module = tf.Module()
     module.resources = list(resources)

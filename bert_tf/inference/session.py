@@ -24,10 +24,13 @@ class NotServable(DataError):
 FORMATS = ("saved_model", "onnx", "litert")  # of exports
 # For float32 on a CPU: both processes run the same kernels.
 EXACT = 1e-5
-# Mode -> largest difference of the last layer from float32 (root mean square, relative), and of the answers of a
-# session from those of the same graph in memory. bfloat16 has 8 bits, so it rounds by 0.2% on average, and TensorFlow
-# may fuse, and so round, differently in a session. In int8 an input has 7 bits, and its largest values are clipped.
-TOLERANCES = {"none": EXACT, "bfloat16": 0.03, "int8": 0.1}
+# Mode -> largest difference of the last layer from float32 (root mean square, relative). bfloat16 has 8 bits, so it
+# rounds by 0.2% on average. In int8 an input has 7 bits, and its largest values are clipped. In int4, weights are
+# rounded by 8%.
+TOLERANCES = {"none": EXACT, "bfloat16": 0.03, "int8": 0.1, "int4": 0.3}
+# Mode -> largest difference of the answers of a session from those of the same graph in memory. TensorFlow may fuse,
+# and so round, differently in a session, but not the float32 to which int4 is decoded.
+ANSWER_TOLERANCES = TOLERANCES | {"int4": EXACT}
 
 # Imports what ask.py will need, waits for the arguments and becomes ask.py.
 _WAITING = """

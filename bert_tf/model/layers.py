@@ -113,8 +113,9 @@ class Dense(keras.layers.Dense):
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         """Raises ConfigError: an encoder is rebuilt from its `BertConfig`, which knows no quantized layers."""
         raise ConfigError(
-            f"layer {self.path!r} of the encoder cannot be quantized to {mode!r}: the model could not be loaded "
-            "again; quantize other layers only (filters=...) or create the encoder with dtype='bfloat16'"
+            f"layer {self.path!r} of the encoder cannot be quantized to {mode or getattr(config, 'mode', mode)!r}: the "
+            "model could not be loaded again; export it with optimize='int8' or 'int4', or quantize other layers only "
+            "(filters=...)"
         )
 
 

@@ -339,13 +339,15 @@ def test_lora_trains_its_own_weights_and_is_merged_when_saved(tmp_path):
     assert_same(keras.models.load_model(tmp_path / "model.keras", compile=False)(ROWS), model(ROWS), atol=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["int8", "float8"])
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
 def test_quantization_of_the_encoder_is_refused_and_changes_nothing(encoder, mode):
     model = with_head(encoder)
     before = model(ROWS)
     for each in (model, encoder):
-        with raises(ConfigError, "encoder"):
+        with raises(ConfigError, "encoder", repr(mode), "optimize='int8'"):
             each.quantize(mode)
+    with raises(ConfigError, "encoder", "'int8'"):
+        encoder.quantize(config=keras.quantizers.Int8QuantizationConfig())
     assert_same(model(ROWS), before)
     with raises(ConfigError, "'int8_from_float32'"):
         new_encoder("int8_from_float32")

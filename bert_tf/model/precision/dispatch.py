@@ -43,6 +43,7 @@ _INT8, _BFLOAT16 = ("avx512_vnni", "amx_int8"), ("avx512_bf16", "amx_bf16")
 # Mode -> its variants, the fastest first; the last one is for every processor.
 VARIANTS = {
     "none": (),
+    "int4": (),
     "bfloat16": (
         Variant("by kernels for bfloat16", frozenset({"bfloat16"}), ((kernels.AVX512,),)),
         Variant("by TensorFlow's usual operations", frozenset(), ()),

@@ -1,4 +1,4 @@
-"""Encoders for export with weights and matrix products in bfloat16 or int8.
+"""Encoders for export with weights and matrix products in bfloat16 or int8, or with weights in int4.
 
 An encoder is not copied: in the scope of `optimized` some of its layers have converted weights (`converted`), so every
 signature that is traced there contains these instead of the float32 variables.
@@ -19,9 +19,9 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import bundled
 from bert_tf.inference import ask
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.layers import converted
+from bert_tf.model.layers import Dense, converted
 from bert_tf.model.mode import computing, current, infer
-from bert_tf.model.precision import bfloat16, int8, kernels
+from bert_tf.model.precision import bfloat16, int4, int8, kernels
 from bert_tf.model.precision.dispatch import VARIANTS, CpuDispatch, Variant
 from bert_tf.model.ranges import Largest
 from bert_tf.text.base import BaseTokenizer
@@ -39,11 +39,13 @@ class Optimization(NamedTuple):
         approximation: how far it is from float32, as text; "" for the mode "none".
         variants: of the graph, of which it chooses one by the processor; () if it has only one.
         dispatch: makes this choice; None if there is none.
+        resources: objects that a SavedModel must track besides the variables that its signatures read.
     """
 
     approximation: str = ""
     variants: tuple[Variant, ...] = ()
     dispatch: CpuDispatch | None = None
+    resources: tuple[Any, ...] = ()
 
 
 @contextlib.contextmanager
@@ -74,7 +76,7 @@ def optimized(
     if mode == "int8":
         int8.require_kernels()
     # Of bfloat16, GPUs compute TensorFlow's usual operations fastest.
-    variants = VARIANTS[mode] if mode == "int8" or kernels.has_bfloat16() else ()
+    variants = VARIANTS[mode] if mode != "bfloat16" or kernels.has_bfloat16() else ()
     if problem := ask.unsuitable([variant.described() for variant in variants]):
         raise ConfigError(problem)
     features = tokenizer.encode(sentences, max_length=encoder.config.max_position_embeddings)
@@ -82,9 +84,14 @@ def optimized(
     reference = "its fine-tuning in int8" if trained else "float32"
     with converted(int8.rounded_forms(encoder) if trained else ()):
         expected = _states(encoder, features)
+    resources: list[Any] = []
     if mode == "int8":
         ranges = encoder.ranges.values if encoder.ranges else int8.calibrate(encoder, _calibration(encoder, tokenizer))
         forms = functools.partial(_in_int8, encoder, ranges)
+    elif mode == "int4":
+        packed = int4.kernels_of(encoder)
+        resources = [part for _, kernel in packed for part in (kernel, *kernel.variables)]
+        forms = functools.partial(_in_int4, encoder, packed)
     else:
         forms = functools.partial(_in_bfloat16, encoder)
     kept: list[int] = []  # numbers of the blocks that stay in float32
@@ -104,6 +111,7 @@ def optimized(
                     f"relative){within}",
                     variants,
                     dispatch,
+                    (*resources, *([dispatch.table] if dispatch else [])),
                 )
                 return
         added = np.diff(differences[:-1], prepend=0)
@@ -150,6 +158,10 @@ def _in_int8(encoder: BertEncoder, ranges: list[Largest], kept: Collection[int])
     for index, (block, largest) in enumerate(zip(encoder.blocks(), ranges, strict=True)):
         if index not in kept:
             yield from int8.converted_block(block, largest)
+
+
+def _in_int4(encoder: BertEncoder, kernels: list[tuple[Dense, int4.Kernel]], _: Collection[int]) -> Iterator[_Form]:
+    yield from int4.converted_layers(encoder, kernels)
 
 
 def _in_bfloat16(encoder: BertEncoder, _: Collection[int]) -> Iterator[_Form]:

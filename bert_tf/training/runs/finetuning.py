@@ -137,9 +137,10 @@ def finetune(
         if distillation:
             distillation.prepare(task, splits, answers or os.path.join(model_dir, ANSWERS), strategy)
 
-    calibration: Iterable[Tensors] = ()
+    calibration: Iterable[Tensors] | None = None
     if config.train.quantization != "none":
-        calibration = epoch_batches(-1).take(math.ceil(_CALIBRATION / batch_size))
+        seed = tf.constant([config.train.seed, -1], tf.int64)
+        calibration = task.codec.rows.batches(columns, batch_size, seed=seed).take(math.ceil(_CALIBRATION / batch_size))
     evaluation: Evaluation | None = None
 
     def evaluations(model: keras.Model) -> list[Callable[[], Metrics] | None]:

@@ -240,7 +240,7 @@ class Runner:
         prepare: Callable[[], None] | None = None,
         initialize: Callable[[keras.Model], None] = lambda model: None,
         meanwhile: Callable[[], None] | None = None,
-        calibration: Iterable[Tensors] = (),
+        calibration: Iterable[Tensors] | None = None,
         finish: Callable[[Json], None] = lambda results: None,
         report: Callable[[Json], None] = lambda results: None,
     ) -> Json:
@@ -254,7 +254,7 @@ class Runner:
             evaluate_every, evaluate_first, meanwhile: as in `Trainer.run`.
             prepare: called when the directory belongs to this run, before the model is built; may write files into it.
             initialize: called with the new model, to assign weights that are not those of the encoder.
-            calibration: batches of features on which to measure ranges, for train.quantization.
+            calibration: batches of features on which to measure ranges; None if train.quantization makes no sense.
             finish: called with the results when the model has the weights that will be saved; may add to the results.
             report: called by the chief with the results after the model is saved, so that a failing report does not
                 lose the model.
@@ -280,6 +280,11 @@ class Runner:
                 directory.check_place(os.path.join(self.model_dir, folder))  # now, not when the run is over
             initialize(model)
             if encoder.ranges:
+                if calibration is None:
+                    raise ConfigError(
+                        f"train.quantization is {self.config.quantization!r}, but only fine-tuning for a task learns "
+                        "to make up for an export's rounding; set it to 'none'"
+                    )
                 scope.enter_context(converted(rounded_forms(encoder)))
             inputs = [
                 source._replace(evaluate=evaluate) for source, evaluate in zip(inputs, evaluations(model), strict=True)
@@ -295,7 +300,7 @@ class Runner:
                 evaluate_first=evaluate_first,
                 started=record.write if record else None,
                 meanwhile=meanwhile,
-                calibration=calibration,
+                calibration=() if calibration is None else calibration,
                 pipeline=self._pipeline(),
                 peak_flops=most,
                 reporter=self.reporter,

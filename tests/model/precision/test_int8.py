@@ -216,5 +216,5 @@ def test_layers_stay_in_float32_until_the_answers_are_near_enough(tmp_path, monk
     monkeypatch.setitem(session.TOLERANCES, "int8", 1e-7)
     with raises(DataError, "int8"):
         export(task, model, str(tmp_path), optimize="int8")
-    with raises(ConfigError, "'int4'", "bfloat16", "int8"):
-        export(task, model, str(tmp_path), optimize="int4")
+    with raises(ConfigError, "'int2'", "bfloat16", "int8", "int4"):
+        export(task, model, str(tmp_path), optimize="int2")
