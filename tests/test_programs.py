@@ -227,6 +227,7 @@ OUTPUTS = {
     "pretrain": "--config={0}/pretrain.py --model_dir",
     "finetune": "--config={0}/finetune.py --init=none --model_dir",
     "distill": "--config={0}/finetune.py --teacher=none --model_dir",
+    "compress": "--model_dir=none --target_size=1MB --output_dir",
     "ablate": "--output_dir",
     "quickstart": "--output_dir",
 }
@@ -370,6 +371,9 @@ INPUTS = {
     ),
     "pretrain": ("pretrain", "--config={0}/pretrain.py --model_dir={0}"),
     "quickstart": ("quickstart", "--output_dir={0}"),
+    "compress": (
+        "compress", "--model_dir={0}/finetuned --data_dir={0} --target_size=1MB --output_dir={0}/finetuned"
+    ),
     "ablate": ("ablate", "--output_dir={0}"),
 }  # fmt: skip
 

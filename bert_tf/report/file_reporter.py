@@ -50,6 +50,11 @@ class FileReporter(Reporter):
         draw_ablation(os.path.join(directory, "ablation.png"), rows)
         print(f"\n{text}")
 
+    def compression(self, directory: str, results: Json) -> None:
+        from bert_tf.report.pages import compression_page
+
+        write_text(os.path.join(directory, PAGE), compression_page(results))
+
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Formats a table with columns as wide as their widest cell.

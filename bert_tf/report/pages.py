@@ -13,7 +13,7 @@ import numpy as np
 from bert_tf.metrics.calibration import calibration_errors
 from bert_tf.metrics.statistics import wilson_interval
 from bert_tf.metrics.units import SHARE, Unit, unit_of
-from bert_tf.report.plots import curve_plot, reliability_plot
+from bert_tf.report.plots import curve_plot, reliability_plot, tradeoff_plot
 from bert_tf.types import Json, Metrics
 
 if TYPE_CHECKING:  # a report does not need TensorFlow, which the tasks and readers import
@@ -70,6 +70,19 @@ def evaluation_page(task: "FineTuningTask", split: "Split", predictions: list[Js
         confusions=_frequent(confusion) if confusion and not is_matrix else None,
         calibration=calibration,
         read_report=split.read_report,
+    )
+
+
+def compression_page(results: Json) -> str:
+    """Builds the page from the results.json of `compress`."""
+    metric, rows = results["metric"], results["rows"]
+    return _TEMPLATES.get_template("compression.html.j2").render(
+        results=results,
+        metric=metric,
+        unit=unit_of(metric, [metric]),
+        rows=rows,
+        best=next(row for row in rows if row["name"] == results["best"]),
+        plot=tradeoff_plot(rows, metric),
     )
 
 

@@ -180,6 +180,44 @@ def draw_ablation(path: str, rows: Sequence[Json]) -> None:
     _write_png(path, figure)
 
 
+@rc_context(fname=_STYLE)
+def tradeoff_plot(rows: Sequence[Json], metric: str) -> Markup:
+    """A metric by size and by latency as a `<figure>`.
+
+    Args:
+        rows: of the results.json of `compress`.
+        metric: name of the metric.
+    """
+    shown = "; ".join(f"{row['name']} {row['value']:.3f}, {row['megabytes']:.3g} MB" for row in rows)
+    return _svg(_tradeoff(rows, metric), f"{metric} by size and by time for a text: {shown}")
+
+
+@rc_context(fname=_STYLE)
+def draw_tradeoff(path: str, rows: Sequence[Json], metric: str) -> None:
+    """Writes `tradeoff_plot` as a PNG, atomically."""
+    _write_png(path, _tradeoff(rows, metric))
+
+
+def _tradeoff(rows: Sequence[Json], metric: str) -> Figure:
+    figure = Figure(figsize=(9.2, 4.2))
+    axes = figure.subplots(1, 2, sharey=True)
+    for one, key, label in zip(
+        axes, ("megabytes", "ms_1_thread"), ("MB on disk", "ms for a text, 1 thread"), strict=True
+    ):
+        for number, row in enumerate(rows):
+            low, high = row["interval"] or (row["value"], row["value"])
+            errors = [[max(0.0, row["value"] - low)], [max(0.0, high - row["value"])]]
+            colour = f"C{number % 10}"
+            one.errorbar(row[key], row["value"], yerr=errors, fmt="o", color=colour, label=row["name"], elinewidth=1.0)
+        one.set(xscale="log", xlabel=label)
+        one.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes[0].set_ylabel(metric)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=min(5, len(rows)), fontsize=10)
+    if unit_of(metric, [metric]) is SHARE:
+        axes[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    return figure
+
+
 def _svg(figure: Figure, description: str) -> Markup:
     """The figure as inline SVG for a page with style.css; no two on a page may have the same description."""
     text = io.StringIO()

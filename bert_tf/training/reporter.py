@@ -47,5 +47,8 @@ class Reporter:
     def ablation(self, directory: str, rows: list[Json]) -> None:
         """Called with the results of an ablation (`training.runs.ablation.ablate`)."""
 
+    def compression(self, directory: str, results: Json) -> None:
+        """Called with the results of a compression (`training.runs.compression.compress`)."""
+
 
 SILENT = Reporter()
