@@ -4,12 +4,14 @@ import dataclasses
 import os
 import shutil
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from bert_tf.checkpoints import adapt, directory
+from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.config import BertConfig, FinetuneConfig, TaskDistillation, TrainConfig
 from bert_tf.config.values import fitting
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import check_output, write_json
@@ -24,6 +26,7 @@ from bert_tf.locks import locked
 from bert_tf.tasks import FineTuningTask
 from bert_tf.training.evaluation import Split
 from bert_tf.training.reporter import SILENT, Reporter
+from bert_tf.training.runs.finetuning import finetune
 from bert_tf.training.runs.runner import isolated_session, results_of
 from bert_tf.training.state.run_manifest import RunManifest, remedy
 from bert_tf.types import Json
@@ -98,24 +101,31 @@ class Step:
     Attributes:
         name: of its folder.
         title: for people.
-        make: writes a model and returns its directory, from the job, the folder of the step and the model of the step
-            before. What it has written before it was killed may be there.
+        make: returns the directory of its model, which it writes into the folder of the step unless another step has
+            it, from the job, this folder and the models of the steps before, by name. What it has written before it
+            was killed may be there.
         optimize: as for `export`.
+        fits: whether there is such a step for a model; it is left out otherwise.
     """
 
     name: str
     title: str
-    make: Callable[[Job, str, str], str]
+    make: Callable[[Job, str, Mapping[str, str]], str]
     optimize: str = "int8"
+    fits: Callable[[BertConfig], bool] = lambda config: True
 
 
-def _same(_: Job, __: str, before: str) -> str:
-    return before
+def _original(job: Job, _: str, __: Mapping[str, str]) -> str:
+    return job.model_dir
 
 
-def _trimmed(job: Job, folder: str, before: str) -> str:
+def _last(_: Job, __: str, models: Mapping[str, str]) -> str:
+    return list(models.values())[-1]
+
+
+def _trimmed(job: Job, folder: str, models: Mapping[str, str]) -> str:
     """A model with only the pieces of the training texts, and all characters."""
-    checkpoint, report = adapt.trim_vocabulary(directory.read(before), _texts(job))
+    checkpoint, report = adapt.trim_vocabulary(directory.read(_last(job, folder, models)), _texts(job))
     path = os.path.join(folder, "model")
     directory.save_checkpoint(dataclasses.replace(checkpoint, slots={}, step=None), path)
     write_json(os.path.join(folder, "vocabulary.json"), report)
@@ -132,11 +142,62 @@ def _texts(job: Job) -> Iterable[str | bytes]:
             yield from (column.flat_values if isinstance(column, tf.RaggedTensor) else tf.reshape(column, [-1])).numpy()
 
 
-# In the order of what they cost: seconds, seconds, minutes, the time of a training.
+def _half(job: Job, folder: str, models: Mapping[str, str]) -> str:
+    """A student with every second layer of the model, which is its teacher (Sanh et al., 2019, DistilBERT)."""
+    teacher, init = models["trimmed"], os.path.join(folder, "student")
+    directory.save_checkpoint(_every_second_layer(directory.read(teacher)), init)
+    return _distilled(job, folder, teacher, init, None, TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5))
+
+
+def _tiny(job: Job, folder: str, models: Mapping[str, str]) -> str:
+    """A new student of BERT-tiny's size; it starts from random weights and so learns longer, at a higher rate."""
+    teacher = models["trimmed"]
+    like = directory.read(teacher).config
+    kept = {name: getattr(like, name) for name in ("max_position_embeddings", "position_offset", "type_vocab_size")}
+    student = BertConfig.from_name("tiny", vocab_size=0, **kept)
+    return _distilled(job, folder, teacher, "", student, TrainConfig(batch_size=32, epochs=10, learning_rate=3e-4))
+
+
+def _distilled(job: Job, folder: str, teacher: str, init: str, student: BertConfig | None, train: TrainConfig) -> str:
+    path = os.path.join(folder, "model")
+    config = FinetuneConfig(
+        task=job.task.config, data=job.task.data, distillation=TaskDistillation(student=student), train=train
+    )
+    finetune(config, job.data_dir, init, path, job.strategy, teacher=teacher, reporter=job.reporter)
+    return path
+
+
+def _every_second_layer(checkpoint: Checkpoint) -> Checkpoint:
+    """The encoder with layers 1, 3, 5 ... of a checkpoint, counted from 0, so that the last is among an even number."""
+    config = checkpoint.config
+    layers = range(1, config.num_layers, 2)
+    sizes: dict[str, Any] = {
+        name: tuple(values[layer] for layer in layers)
+        for name in ("heads_per_layer", "intermediate_sizes")
+        if (values := getattr(config, name))
+    }
+    shorter = dataclasses.replace(config, num_layers=len(layers), **sizes)
+    result = dataclasses.replace(checkpoint, config=shorter, tensors={}, task=None, slots={}, step=None)
+    for path in result.shapes():
+        start, _, rest = path.partition("/")
+        number = start.removeprefix("layer_")
+        name = path if number == start else f"layer_{layers[int(number)]}/{rest}"
+        result.tensors[path] = checkpoint.tensors[name]
+    return result
+
+
+# In the order of what they cost: seconds, and then the time of a training. A student learns from the trimmed model.
 STEPS: tuple[Step, ...] = (
-    Step("original", "the model itself", _same, "none"),
-    Step("trimmed", "vocabulary of the training texts", _trimmed, "none"),
-    Step("int8", "and weights in 8 bits", _same),
+    Step("original", "the model itself", _original, "none"),
+    Step("trimmed", "the vocabulary of the training texts", _trimmed, "none"),
+    Step("int8", "the same in 8 bits", _last),
+    Step("half", "every second layer, distilled, in 8 bits", _half, fits=lambda config: config.num_blocks > 1),
+    Step(
+        "tiny",
+        "2 layers of 128 units, distilled, in 8 bits",
+        _tiny,
+        fits=lambda config: config.num_layers * config.hidden_size > 2 * 128,
+    ),
 )
 
 
@@ -199,10 +260,10 @@ def compress(
     with locked(output_dir), remedy("choose another --output_dir"):
         manifest = RunManifest(output_dir, identity)
         manifest.write(0)
-        before = model_dir
-        for step in steps:
-            rows.append(_done(job, step, os.path.join(output_dir, step.name), before, split, timed or split.examples))
-            before = rows[-1]["model"]
+        config = directory.read(model_dir).config
+        for step in (step for step in steps if step.fits(config)):
+            models = {row["name"]: row["model"] for row in rows}
+            rows.append(_done(job, step, os.path.join(output_dir, step.name), models, split, timed or split.examples))
             if rows[-1][target.key] <= target.limit:
                 break
         reached = rows[-1][target.key] <= target.limit
@@ -237,17 +298,17 @@ def _key(threads: int) -> str:
     return f"ms_{threads}_thread{'s'[: threads > 1]}"
 
 
-def _done(job: Job, step: Step, folder: str, before: str, split: Split, timed: Sequence[Any]) -> Json:
+def _done(job: Job, step: Step, folder: str, models: Mapping[str, str], split: Split, timed: Sequence[Any]) -> Json:
     """The result of a step, which is made unless it is there."""
     row = results_of(folder, "export", "model")
     if not row:
         with isolated_session():
-            model = step.make(job, folder, before)
+            model = step.make(job, folder, models)
         with isolated_session():
             export = os.path.join(folder, "export")
             shutil.rmtree(export, ignore_errors=True)  # of a run that was killed
             version = export_run(model, export, optimize=step.optimize).path
-            row = {"name": step.name, "title": step.title, **_measured(job.task, version, split, timed)}
+            row = {"name": step.name, "title": step.title, **measured(job.task, version, split, timed)}
         checkpoint = directory.read(model)
         row |= {
             "parameters": sum(tensor.size for tensor in checkpoint.tensors.values()),
@@ -259,7 +320,7 @@ def _done(job: Job, step: Step, folder: str, before: str, split: Split, timed: S
     return row
 
 
-def _measured(task: FineTuningTask, version: str, split: Split, timed: Sequence[Any]) -> Json:
+def measured(task: FineTuningTask, version: str, split: Split, timed: Sequence[Any]) -> Json:
     """Metric, size and speed of an export."""
     predictor = predictions.load(version, task.data)
     examples, found = split.examples, dict[int, Json]()

@@ -1,0 +1,184 @@
+"""compress: the cheapest step that meets a target, measured on the exports, and nothing done twice."""
+
+import dataclasses
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bert_tf
+from bert_tf.bundled import bundled
+from bert_tf.checkpoints import directory
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.datasets.tables import read_table
+from bert_tf.training.runs import compression
+from bert_tf.training.runs.compression import STEPS, Target, compress
+from tests.checkpoints.small import small_checkpoint
+from tests.errors import raises
+from tests.learned import learned
+from tests.model.small import small_config
+
+STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
+CHEAP = STEPS[:3]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Reviews: 200 to train on, 100 to measure."""
+    folder = tmp_path_factory.mktemp("data")
+    rows = read_table(os.path.join(bundled("data/reviews"), "train.tsv"), ["sentence", "label"])
+    lines = [f"{text}\t{label}\n" for text, label in zip(rows["sentence"], rows["label"], strict=True)]
+    for name, part in {"train.tsv": lines[:200], "dev.tsv": lines[200:300]}.items():
+        (folder / name).write_text("sentence\tlabel\n" + "".join(part), encoding="utf-8")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def model_dir(data, tmp_path_factory):
+    """A model of two layers whose vocabulary has more pieces than the reviews use."""
+    tokenizer = learned("wordpiece").tokenizer
+    sizes = {"vocab_size": tokenizer.vocab_size, "hidden_size": 64, "num_layers": 2, "num_heads": 4}
+    folder = tmp_path_factory.mktemp("model")
+    checkpoint = dataclasses.replace(small_checkpoint(**sizes)[0], tokenizer=tokenizer)
+    directory.write(checkpoint, str(folder / "encoder"))
+    classifier = bert_tf.TextClassifier.from_pretrained(folder / "encoder", max_length=24)
+    classifier.fit(bert_tf.read("sst", data), epochs=1, batch_size=32, dtype="float32")
+    path = str(folder / "finetuned")
+    classifier.save(path)
+    return path
+
+
+def run(model_dir, data, output, target, **settings):
+    task, _ = directory.load_fine_tuned(model_dir)
+    return compress(model_dir, data, str(output), target, STRATEGY, task=task, **settings)
+
+
+@pytest.fixture(scope="module")
+def done(model_dir, data, tmp_path_factory):
+    """All cheap steps: the target is one byte less than the size of the model itself after the second step."""
+    output = tmp_path_factory.mktemp("done") / "small"
+    with pytest.raises(DataError, match="no step meets 1e-06 MB; the nearest is"):
+        run(model_dir, data, output, Target(megabytes=1e-6), steps=CHEAP)
+    return output, json.loads((output / "results.json").read_text())
+
+
+def test_each_step_is_measured_on_its_export(done, model_dir, data):
+    results = done[1]
+    assert [row["name"] for row in results["rows"]] == ["original", "trimmed", "int8"]
+    classifier = bert_tf.TextClassifier.from_pretrained(model_dir)
+    validation = bert_tf.read("sst", data, "validation")
+    expected = classifier.evaluate(validation)["accuracy"]
+    original, trimmed, int8 = results["rows"]
+    assert original["value"] == trimmed["value"] == pytest.approx(expected)
+    assert abs(int8["value"] - expected) < 0.1
+    for row in results["rows"]:
+        files = [os.path.join(folder, name) for folder, _, names in os.walk(row["export"]) for name in names]
+        assert row["megabytes"] == sum(map(os.path.getsize, files)) / 1e6
+        low, high = row["interval"]
+        assert low <= row["value"] <= high
+        assert min(row["ms_1_thread"], row["ms_2_threads"], row["texts_per_second"]) > 0
+    assert (results["metric"], results["examples"]) == ("accuracy", 100)
+
+
+def test_the_trimmed_model_answers_the_training_texts_as_before(done, model_dir, data):
+    row = done[1]["rows"][1]
+    train = bert_tf.read("sst", data)
+    before, after = (bert_tf.TextClassifier.from_pretrained(path) for path in (model_dir, row["model"]))
+    probabilities = [[[*one["probabilities"].values()] for one in each.predict(train)] for each in (before, after)]
+    np.testing.assert_allclose(*probabilities, atol=1e-5)
+    assert after.tokenizer.vocab_size < before.tokenizer.vocab_size
+    assert row["parameters"] < done[1]["rows"][0]["parameters"]
+
+
+def test_the_nearest_is_named_when_no_step_meets_the_target(done):
+    results = done[1]
+    smallest = min(results["rows"], key=lambda row: row["megabytes"])
+    assert (results["best"], results["reached"]) == (smallest["name"], False)
+
+
+def test_the_first_step_that_suffices_is_the_last_and_finished_steps_are_not_repeated(
+    done, model_dir, data, tmp_path, monkeypatch
+):
+    output = tmp_path / "small"
+    shutil.copytree(done[0], output)
+    rows = done[1]["rows"]
+
+    def refuse(*_, **__):
+        raise AssertionError("exported again")
+
+    monkeypatch.setattr(compression, "export_run", refuse)
+    target = Target(megabytes=rows[1]["megabytes"])
+    results = run(model_dir, data, output, target, steps=CHEAP)
+    reached = next(row for row in rows if row["megabytes"] <= target.limit)
+    assert (results["best"], results["reached"]) == (reached["name"], True)
+    assert results["rows"] == rows[: rows.index(reached) + 1]
+    with pytest.raises(AssertionError):  # a step that was killed before its results.json is made again
+        os.remove(output / "trimmed/results.json")
+        run(model_dir, data, output, Target(megabytes=1e-6), steps=CHEAP)
+
+
+def test_another_model_has_no_place_in_the_folder(done, model_dir, data, tmp_path):
+    output, other = tmp_path / "small", tmp_path / "other"
+    shutil.copytree(done[0], output)
+    classifier = bert_tf.TextClassifier.from_pretrained(model_dir)
+    classifier.model.weights[0].assign_add(classifier.model.weights[0])
+    classifier.save(other)
+    with raises(ConfigError, str(output), "another run", "choose another --output_dir"):
+        run(str(other), data, output, Target(megabytes=1.0), steps=CHEAP)
+
+
+def test_every_second_layer_has_the_weights_of_the_model(model_dir):
+    before = directory.read(model_dir)
+    after = compression._every_second_layer(before)
+    assert (after.config.num_layers, after.task) == (1, None)
+    assert after.tensors.keys() == after.shapes().keys()
+    for path, tensor in after.tensors.items():
+        np.testing.assert_array_equal(tensor.read(), before.tensors[path.replace("layer_0/", "layer_1/")].read())
+
+
+def test_steps_that_a_model_has_no_room_for_are_left_out():
+    small, large = small_config(num_layers=1), small_config(num_layers=6, hidden_size=384, num_heads=12)
+    assert [step.name for step in STEPS if step.fits(small)] == ["original", "trimmed", "int8"]
+    assert all(step.fits(large) for step in STEPS)
+
+
+@pytest.mark.parametrize(
+    "flags, expected",
+    [
+        ("", ["no target", "--target_size"]),
+        ("--target_size=0MB", ["--target_size=0MB", "above 0"]),
+        ("--target_size=20", ["--target_size=20", "with its unit"]),
+        ("--target_size=1MB --target_ms=1", ["both a size and a time"]),
+        ("--target_ms=0", ["milliseconds", "0"]),
+        ("--target_size=1MB --texts=nothing.txt", ["nothing.txt", "no such file"]),
+        ("--target_size=1MB --data_dir=nothing", ["nothing", "no such file or directory"]),
+    ],
+)
+def test_bad_input_is_named_in_one_line(programs, model_dir, data, tmp_path, flags, expected):
+    given = [f"--model_dir={model_dir}", f"--data_dir={data}", f"--output_dir={tmp_path / 'to'}", *flags.split()]
+    finished = programs("compress", *given)
+    assert finished.status in (1, 2)
+    assert all(text in finished.error_line for text in expected), finished.error_line
+    assert not (tmp_path / "to").exists()
+
+
+@pytest.mark.slow
+def test_the_program_distils_where_nothing_cheaper_suffices(programs, model_dir, data, tmp_path):
+    output = tmp_path / "to"
+    finished = programs(
+        "compress", f"--model_dir={model_dir}", f"--data_dir={data}", f"--output_dir={output}", "--target_size=1kB"
+    )
+    assert finished.status == 1
+    assert "no step meets 0.001 MB; the nearest is" in finished.error_line
+    results = json.loads((output / "results.json").read_text())
+    assert [row["name"] for row in results["rows"]] == ["original", "trimmed", "int8", "half"]
+    assert directory.read(str(output / "half/model")).config.num_layers == 1
+    page = (output / "report.html").read_text()
+    assert all(row["title"] in page for row in results["rows"])
+    lines = [
+        line for line in finished.output.splitlines() if line.startswith(("original,", "trimmed,", "int8,", "half,"))
+    ]
+    assert len(lines) == 4
