@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints import adapt, directory
@@ -23,7 +24,9 @@ from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.inputs.identity import file_identity
 from bert_tf.locks import locked
+from bert_tf.model.encoder import encoder_of
 from bert_tf.tasks import FineTuningTask
+from bert_tf.training import pruning
 from bert_tf.training.evaluation import Split
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.finetuning import finetune
@@ -32,6 +35,7 @@ from bert_tf.training.state.run_manifest import RunManifest, remedy
 from bert_tf.types import Json
 
 THREADS = (1, 2)
+_PRUNED, _CALIBRATION = 0.25, 1000  # share of the weights, and examples by which they are chosen
 _TIMED, _BATCH = 50, 32  # examples of which each is timed, and that are timed together
 
 
@@ -142,6 +146,23 @@ def _texts(job: Job) -> Iterable[str | bytes]:
             yield from (column.flat_values if isinstance(column, tf.RaggedTensor) else tf.reshape(column, [-1])).numpy()
 
 
+def _pruned(job: Job, folder: str, models: Mapping[str, str]) -> str:
+    """The trimmed model without a part of its layers' weights; nothing is trained."""
+    with job.strategy.scope():
+        task, model = directory.load_fine_tuned(models["trimmed"])
+    read = task.replaced(data=job.task.data)
+    split = Split(job.source, "train")
+    count = min(_CALIBRATION, len(split.examples))
+    numbers = np.linspace(0, len(split.examples) - 1, count).round().astype(int)
+    split.examples = [split.examples[number] for number in numbers]
+    split.prepare(read)
+    pruned = pruning.prune(read, model, split.columns, _PRUNED, job.strategy)
+    path = os.path.join(folder, "model")
+    directory.save(path, pruned.model, encoder_of(pruned.model), task)
+    write_json(os.path.join(folder, pruning.REPORT), pruned.report)
+    return path
+
+
 def _half(job: Job, folder: str, models: Mapping[str, str]) -> str:
     """A student with every second layer of the model, which is its teacher (Sanh et al., 2019, DistilBERT)."""
     teacher, init = models["trimmed"], os.path.join(folder, "student")
@@ -186,11 +207,18 @@ def _every_second_layer(checkpoint: Checkpoint) -> Checkpoint:
     return result
 
 
-# In the order of what they cost: seconds, and then the time of a training. A student learns from the trimmed model.
+# In the order of what they cost: seconds, a minute, and then the time of a training. Students learn from the trimmed
+# model, whose vocabulary they have.
 STEPS: tuple[Step, ...] = (
     Step("original", "the model itself", _original, "none"),
     Step("trimmed", "the vocabulary of the training texts", _trimmed, "none"),
     Step("int8", "the same in 8 bits", _last),
+    Step(
+        "pruned",
+        f"without {_PRUNED:.0%} of the layers' weights, in 8 bits",
+        _pruned,
+        fits=lambda config: not config.shared_layers and config.num_layers > 1,
+    ),
     Step("half", "every second layer, distilled, in 8 bits", _half, fits=lambda config: config.num_blocks > 1),
     Step(
         "tiny",
