@@ -1,0 +1,200 @@
+"""BERT and its descendants on one text in equal time: python benchmarks/family.py --data=DIR --output=runs/family.
+
+Each member is pre-trained, then fine-tuned on every data set that DIR has. `--parallel=13` trains 13 at once, since
+models this small do not fill a GPU. The results are added to family.json, one entry per member and seed, and drawn as
+family.png. What is in family.json already is not trained again, so more seeds can be added later.
+
+DIR holds texts.txt and heldout.txt (a sentence a line, an empty line between documents), vocab.txt (WordPiece, lower
+case, accents kept), and, of the data sets, `sst2/`, `ud/` (en_ewt-*.conllu and ko_gsd-*.conllu) and `nsmc/`.
+"""
+
+import argparse
+import copy
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+# Updates of 128 rows of 128 tokens, equal in time on one H100 on which 13 trainings run at once, with XLA and bfloat16.
+UPDATES = {"BERT": 3036, "RoBERTa": 3036, "ALBERT": 3128, "SpanBERT": 2484, "ELECTRA": 2162}
+# Data set -> its config, folder, files and settings of training.
+TASKS: dict[str, tuple[str, str, dict[str, str], dict[str, Any]]] = {
+    "SST-2": ("sst2", "sst2", {"validation": "test.tsv"}, {"batch_size": 64, "learning_rate": 2e-4, "epochs": 5}),
+    "EWT": (
+        "ud_upos",
+        "ud",
+        {"train": "en_ewt-dev.conllu", "validation": "en_ewt-test.conllu"},
+        {"batch_size": 32, "learning_rate": 5e-4, "epochs": 6},
+    ),
+    "GSD": (
+        "ud_upos",
+        "ud",
+        {"train": "ko_gsd-dev.conllu", "validation": "ko_gsd-test.conllu"},
+        {"batch_size": 32, "learning_rate": 5e-4, "epochs": 10},
+    ),
+    "NSMC": ("nsmc", "nsmc", {}, {"batch_size": 128, "learning_rate": 3e-4, "epochs": 2}),
+}
+
+COLOURS = ("#0072b2", "#c24e00", "#009e73", "#aa4499", "#888888")  # of the members, in their order
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=pathlib.Path, help="the folder with texts and data sets; without it, only draws")
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("runs/family"), help="the folder")
+    parser.add_argument("--members", default=",".join(UPDATES), help="separated by commas")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--parallel", type=int, default=1, help="trainings at once")
+    parser.add_argument("--share", type=float, default=1.0, help="of the updates")
+    parser.add_argument("--one", help=argparse.SUPPRESS)  # member:seed, in a process of its own
+    arguments = parser.parse_args()
+    if unknown := set(arguments.members.split(",")) - UPDATES.keys():
+        parser.error(f"--members: unknown {', '.join(sorted(unknown))}; choose from {', '.join(UPDATES)}")
+    if arguments.one:
+        return train(arguments)
+    results = arguments.output / "family.json"
+    if arguments.data:
+        wanted = [f"{member}:{seed}" for seed in range(arguments.seeds) for member in arguments.members.split(",")]
+        done = {f"{row['member']}:{row['seed']}" for row in read(results)}
+        with ThreadPoolExecutor(arguments.parallel) as pool:
+            statuses = pool.map(start, wanted, [done] * len(wanted))
+            failed = [one for one, status in zip(wanted, statuses, strict=True) if status]
+        if failed:
+            sys.exit(f"failed: {', '.join(failed)}")
+    print(table(read(results)))
+    draw(read(results), str(arguments.output / "family.png"))
+
+
+def start(one: str, done: set[str]) -> int:
+    """Trains a member in a process of its own; returns its exit status."""
+    if one in done:
+        return 0
+    return subprocess.run([sys.executable, __file__, *sys.argv[1:], f"--one={one}"]).returncode
+
+
+def read(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The rows of family.json, and those that single trainings have left beside it."""
+    rows = json.loads(path.read_text()) if path.exists() else []
+    for part in sorted(path.parent.glob("*/row.json")):
+        row = json.loads(part.read_text())
+        if not any((row["member"], row["seed"]) == (other["member"], other["seed"]) for other in rows):
+            rows.append(row)
+    if rows:
+        path.write_text(json.dumps(rows, indent=1))
+    return rows
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Pre-trains and fine-tunes one member."""
+    from bert_tf import quiet
+
+    quiet.import_tensorflow()
+    from bert_tf.bundled import config
+    from bert_tf.training import strategy
+    from bert_tf.training.runs.ablation import VARIANTS
+    from bert_tf.training.runs.finetuning import finetune
+    from bert_tf.training.runs.pretraining import pretrain
+    from bert_tf.training.runs.runner import isolated_session
+
+    member, _, seed = arguments.one.partition(":")
+    variant = VARIANTS["No NSP" if member == "RoBERTa" else member]  # as in the ablation study
+    folder = arguments.output / f"{member}-{seed}"
+    settings = config("pretrain/korean_mini.py")
+    settings.input, settings.validation = str(arguments.data / "texts.txt"), str(arguments.data / "heldout.txt")
+    settings.tokenizer.vocab = str(arguments.data / "vocab.txt")
+    changed = {"max_length": 128, "max_predictions": 20, "group_size": 100_000, "pairs": "nsp"} | variant.data
+    settings.data = dataclasses.replace(settings.data, **changed, pack=changed["pairs"] == "none")
+    settings.model = dataclasses.replace(settings.model, **variant.model)
+    updates = max(round(UPDATES[member] * arguments.share), 2)
+    settings.train = dataclasses.replace(
+        settings.train,
+        batch_size=128,
+        steps=updates,
+        learning_rate=1.5e-3,
+        seed=int(seed),
+        evaluate_every=max(updates // 6, 1),
+        save_every=100_000,
+    )
+    devices = strategy.create(train=settings.train)
+    with isolated_session():
+        before = pretrain(settings, str(folder / "pretrained"), devices)
+    row: dict[str, Any] = {"member": member, "seed": int(seed)}
+    row |= {key: before[key] for key in ("parameters", "steps", "seconds", "evaluations", "final")}
+    row["tokens_per_second"] = [point["tokens_per_second"] for point in before["history"]]
+    row["tasks"] = {}
+    for name, (path, where, files, training) in TASKS.items():
+        if not (arguments.data / where).is_dir():
+            continue
+        task = copy.deepcopy(config(f"finetune/{path}.py"))
+        task.data = dataclasses.replace(task.data, **files)
+        task.train = dataclasses.replace(task.train, **training, seed=int(seed), evaluate_every=100_000)
+        task.train.epochs = training["epochs"] * min(arguments.share, 1.0)
+        with isolated_session():
+            after = finetune(task, str(arguments.data / where), str(folder / "pretrained"), str(folder / name), devices)
+        row["tasks"][name] = after["final"]["accuracy"]
+    (folder / "row.json").write_text(json.dumps(row))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The results as a table in Markdown: a line per member, the accuracies of its seeds in order."""
+    names = [name for name in TASKS if any(name in row["tasks"] for row in rows)]
+    columns = ["member", "weights", "updates", "seconds", "MLM loss", *names]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for member, found in by_member(rows).items():
+        accuracies = [", ".join(f"{row['tasks'][name]:.3f}" for row in found if name in row["tasks"]) for name in names]
+        losses = ", ".join(f"{row['final']['mlm_loss']:.2f}" for row in found)
+        seconds = sum(row["seconds"] for row in found) / len(found)
+        first = f"| {member} | {found[0]['parameters'] / 1e6:.1f} M | {found[0]['steps']} | {seconds:.0f} | {losses} "
+        lines.append(f"{first}| {' | '.join(accuracies)} |")
+    return "\n".join(lines)
+
+
+def by_member(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Member -> its rows in the order of seeds, for the members that have any."""
+    found = {name: [row for row in rows if row["member"] == name] for name in UPDATES}
+    return {name: sorted(own, key=lambda row: row["seed"]) for name, own in found.items() if own}
+
+
+def draw(rows: list[dict[str, Any]], path: str) -> None:
+    """Writes a PNG: validation loss of masked tokens over time, and the accuracy on each data set, a dot per seed."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    members = by_member(rows)
+    names = [name for name in TASKS if any(name in row["tasks"] for row in rows)]
+    with rc_context(fname=str(ROOT / "bert_tf/report/plots.mplstyle")):
+        figure = Figure(figsize=(10.5, 3.8))
+        loss, *others = figure.subplots(1, 1 + len(names), width_ratios=[2.2] + [1] * len(names))
+        for number, (member, found) in enumerate(members.items()):
+            for row in found:
+                points = row["evaluations"]
+                share = row["seconds"] / max(points[-1]["step"], 1)
+                loss.plot(
+                    [point["step"] * share for point in points],
+                    [point["mlm_loss"] for point in points],
+                    color=COLOURS[number],
+                    label=member if row is found[0] else None,
+                    linewidth=1.2,
+                )
+        loss.set(title="Masked tokens: loss", xlabel="seconds of training", ylim=(3.4, 8.0))
+        loss.legend(fontsize=9)
+        for axes, name in zip(others, names, strict=True):
+            for number, found in enumerate(members.values()):
+                values = [100 * row["tasks"][name] for row in found if name in row["tasks"]]
+                axes.plot([number] * len(values), values, "o", color=COLOURS[number], alpha=0.6)
+            axes.set_xticks(range(len(members)), list(members), rotation=60, ha="right")
+            axes.set_title(f"{name}, %")
+        figure.savefig(path)
+
+
+if __name__ == "__main__":
+    began = time.monotonic()
+    main()
+    print(f"{time.monotonic() - began:.0f} s")
