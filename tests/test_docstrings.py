@@ -19,7 +19,9 @@ ROOT = Path(__file__).parents[1]
 def models(tmp_path_factory):
     """The directory of each model on the Hub that the examples name, a small one instead of BERT-base."""
     path = str(tmp_path_factory.mktemp("bert"))
-    encoder = bert_tf.BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=512, num_layers=1))
+    # Larger than BERT-tiny, the student of `distill`, which must not be larger than its teacher.
+    shape = {"num_layers": 3, "hidden_size": 128, "num_heads": 2, "intermediate_size": 512}
+    encoder = bert_tf.BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=512, **shape))
     task = MaskedLM(bert_tf.Tokenizer(VOCABULARY), 128)
     directory.save(path, randomize(task.build(encoder)), encoder, task)
     return {

@@ -51,9 +51,11 @@ def distill(
         The student, a model of the teacher's class with its settings and labels.
 
     Examples:
-        >>> teacher = bert_tf.TextClassifier.from_pretrained("reviews-model")
+        >>> teacher = bert_tf.TextClassifier.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> texts, labels = ["A film to remember.", "Two lost hours."], ["positive", "negative"]
+        >>> history = teacher.fit(texts, labels, epochs=1)
         >>> tiny = bert_tf.BertConfig.from_name("tiny", vocab_size=0)
-        >>> student = bert_tf.distill(teacher, tiny, ["A film to remember.", "Two lost hours."], epochs=1)
+        >>> student = bert_tf.distill(teacher, tiny, ["A quiet, moving film.", "I left early."], epochs=1)
         >>> student.predict(["A quiet, moving film."])
         [{'label': ..., 'probabilities': {'negative': ..., 'positive': ...}}]
     """
