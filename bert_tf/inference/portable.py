@@ -178,8 +178,11 @@ def _checked(
                 raise DataError(f"{runtime} returns {name} of shape {found[name].shape}; expected {value.shape}")
             if value.shape[: is_token.ndim] == is_token.shape:  # what is computed at padding means nothing
                 found[name], value = found[name][is_token], value[is_token]
+            if not np.isfinite(value).all():
+                raise DataError(f"the model itself answers NaN or infinity in {name}; check its training")
             error = np.abs(found[name].astype(np.float64) - value)
-            largest = max(largest, float((error / np.maximum(np.abs(value), 1.0)).max(initial=0.0)))
+            # Not max() of Python, which loses NaN.
+            largest = float(np.maximum(largest, (error / np.maximum(np.abs(value), 1.0)).max(initial=0.0)))
             squares, difference = squares + np.square(value).sum(), difference + np.square(error).sum()
     distance = float(np.sqrt(difference / max(squares, 1e-30)))
     failed = not largest <= EXACT if optimize == "none" else not distance <= _DISTANCE

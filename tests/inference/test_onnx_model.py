@@ -14,7 +14,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inference import onnx_model
 from bert_tf.tasks.classification import Classification
 from tests.errors import raises
-from tests.inference.kinds import VOCABULARY
+from tests.inference.kinds import KINDS, VOCABULARY
 from tests.inference.portable import QUICK, check_outputs, exported, inputs_of, made
 from tests.model.small import FAMILY, PRUNED, randomize, small_config
 from tests.packages import minilm
@@ -108,12 +108,24 @@ def test_int8_is_near_and_has_the_same_inputs_and_outputs(tmp_path):
     assert [value.name for value in session.get_inputs()] == ["input_ids", "attention_mask", "token_type_ids"]
 
 
-def test_other_answers_are_refused_and_nothing_is_left(tmp_path, monkeypatch):
+@pytest.mark.parametrize("optimize", ["none", "int8"])
+@pytest.mark.parametrize("answer", [0.0, np.nan])
+def test_other_answers_are_refused_and_nothing_is_left(answer, optimize, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        onnx_model, "runner", lambda path: lambda inputs: {"logits": np.zeros([len(inputs["input_ids"]), 2], "f4")}
+        onnx_model,
+        "runner",
+        lambda path: lambda inputs: {"logits": np.full([len(inputs["input_ids"]), 2], answer, "f4")},
     )
     with raises(DataError, "ONNX Runtime", "--nocheck"):
-        made("classification", tmp_path / "out", "onnx")
+        made("classification", tmp_path / "out", "onnx", optimize=optimize)
+    assert not os.listdir(tmp_path)
+
+
+def test_a_model_that_answers_nan_is_refused(tmp_path):
+    task, model = KINDS["classification"]()
+    model.weights[-1].assign(np.full(model.weights[-1].shape, np.nan))
+    with raises(DataError, "NaN", "logits"):
+        exported(task, model, tmp_path / "out", "onnx")
     assert not os.listdir(tmp_path)
 
 
