@@ -95,9 +95,8 @@ def finetune(
         reporter,
         data_dir=data if isinstance(data, str) else "",
         init=init,
+        **({"teacher": teacher} if distillation else {}),
     )
-    if distillation:
-        runner.record["teacher"] = teacher
     keras.utils.set_random_seed(config.train.seed)  # of a pooler that the checkpoint lacks
     with strategy.scope():
         encoder, tokenizer, inputs["init"] = _load(config, init, distillation, runner.dtype)
@@ -137,7 +136,7 @@ def finetune(
         if distillation:
             distillation.prepare(task, splits, answers or os.path.join(model_dir, ANSWERS), strategy)
 
-    calibration: Iterable[Tensors] | None = None
+    calibration: Iterable[Tensors] = ()
     if config.train.quantization != "none":
         seed = tf.constant([config.train.seed, -1], tf.int64)
         calibration = task.codec.rows.batches(columns, batch_size, seed=seed).take(math.ceil(_CALIBRATION / batch_size))

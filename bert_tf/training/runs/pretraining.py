@@ -117,7 +117,6 @@ def pretrain(
         accept_config_change,
         reporter=reporter,
         few_shapes=config.data.length_multiple is None,
-        initialize=larger.initialize if larger else None,
         **({"teacher": teacher} if larger else {}),
     )
     seed = config.train.seed
@@ -171,6 +170,7 @@ def pretrain(
             inputs,
             evaluations,
             config.train.evaluate_every,
+            initialize=larger.initialize if larger else None,
             finish=functools.partial(_add_languages, corpus.languages),
         )
 

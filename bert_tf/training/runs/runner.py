@@ -94,7 +94,6 @@ class Runner:
         computes_in: name of the Keras policy that "auto" stands for; None measures it.
         reporter: gets the curves.
         few_shapes: whether the batches have so few shapes that compiling a program for each is worth its time.
-        initialize: called with the new model, to assign some of its variables.
         files: paths, to be recorded.
 
     Attributes:
@@ -114,7 +113,6 @@ class Runner:
         reporter: Reporter = SILENT,
         *,
         few_shapes: bool = False,
-        initialize: Callable[[keras.Model], None] | None = None,
         **files: str,
     ) -> None:
         # Records the settings of the recipe, not only its name, and compares them when the run resumes.
@@ -125,7 +123,7 @@ class Runner:
         before = directory.read_run(path) if os.path.exists(path) else {}
         self.dtype = policy(self._dtype(before.get("computes_in", computes_in)))
         self.jit_compile = self._jit_compile(before, few_shapes)
-        self.accept_config_change, self.reporter, self._initialize = accept_config_change, reporter, initialize
+        self.accept_config_change, self.reporter = accept_config_change, reporter
         self.record: Json = {
             "program": program,
             **files,
@@ -175,8 +173,6 @@ class Runner:
         with self.strategy.scope():
             encoder = make_encoder()
             model = task.build(encoder)
-            if self._initialize:
-                self._initialize(model)
             encoder.ranges = None if self.config.quantization == "none" else Ranges(encoder.blocks())
         trainer = Trainer(task, model, self.config, self.strategy, total_steps, jit_compile=self.jit_compile)
         return trainer, encoder
@@ -238,9 +234,9 @@ class Runner:
         *,
         evaluate_first: bool = True,
         prepare: Callable[[], None] | None = None,
-        initialize: Callable[[keras.Model], None] = lambda model: None,
+        initialize: Callable[[keras.Model], None] | None = None,
         meanwhile: Callable[[], None] | None = None,
-        calibration: Iterable[Tensors] | None = None,
+        calibration: Iterable[Tensors] = (),
         finish: Callable[[Json], None] = lambda results: None,
         report: Callable[[Json], None] = lambda results: None,
     ) -> Json:
@@ -253,8 +249,8 @@ class Runner:
             evaluations: returns the `evaluate` of each phase for the model.
             evaluate_every, evaluate_first, meanwhile: as in `Trainer.run`.
             prepare: called when the directory belongs to this run, before the model is built; may write files into it.
-            initialize: called with the new model, to assign weights that are not those of the encoder.
-            calibration: batches of features on which to measure ranges; None if train.quantization makes no sense.
+            initialize: called with the new model, to assign some of its variables.
+            calibration: as in `Trainer.run`.
             finish: called with the results when the model has the weights that will be saved; may add to the results.
             report: called by the chief with the results after the model is saved, so that a failing report does not
                 lose the model.
@@ -278,13 +274,9 @@ class Runner:
             model = trainer.model
             for folder in filter(None, task.saved(encoder.config) if chief else ()):
                 directory.check_place(os.path.join(self.model_dir, folder))  # now, not when the run is over
-            initialize(model)
+            if initialize:
+                initialize(model)
             if encoder.ranges:
-                if calibration is None:
-                    raise ConfigError(
-                        f"train.quantization is {self.config.quantization!r}, but only fine-tuning for a task learns "
-                        "to make up for an export's rounding; set it to 'none'"
-                    )
                 scope.enter_context(converted(rounded_forms(encoder)))
             inputs = [
                 source._replace(evaluate=evaluate) for source, evaluate in zip(inputs, evaluations(model), strict=True)
@@ -300,7 +292,7 @@ class Runner:
                 evaluate_first=evaluate_first,
                 started=record.write if record else None,
                 meanwhile=meanwhile,
-                calibration=() if calibration is None else calibration,
+                calibration=calibration,
                 pipeline=self._pipeline(),
                 peak_flops=most,
                 reporter=self.reporter,
