@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from bert_tf.inference.embedder import Embedder
@@ -37,7 +36,6 @@ class TokenGraph:
         task: of the model.
         model: computes in float32.
         dtype: of the inputs, an integer type.
-        length: tokens of each row; None for any number.
 
     Attributes:
         axes: names of the inputs' dimensions, batch first.
@@ -46,14 +44,14 @@ class TokenGraph:
         specs: named; without token_type_ids if the model does not use them.
     """
 
-    def __init__(self, task: Task | Embedder, model: keras.Model, dtype: tf.DType, length: int | None = None) -> None:
+    def __init__(self, task: Task | Embedder, model: keras.Model, dtype: tf.DType) -> None:
         config = encoder_of(model).config
-        self._task, self.limit = task, length or config.max_position_embeddings
+        self._task, self.limit = task, config.max_position_embeddings
         for layer in model.layers:
             if isinstance(layer, keras.layers.LSTM):
                 layer.use_cudnn = False  # a graph traced for cuDNN runs on no other device
         shapes = {tensor.name: tensor.shape for tensor in model.inputs}
-        shape = (*shapes["input_word_ids"][:-1], length)
+        shape = shapes["input_word_ids"]
         self.axes = ("batch_size", *(["num_choices"] if len(shape) == 3 else []), "sequence_length")
         self._names = dict(_INPUTS)
         if config.type_vocab_size < 2:
@@ -75,14 +73,10 @@ class TokenGraph:
         return [self._arrays(request.inputs) for request in requests if request.inputs["input_word_ids"].size]
 
     def _arrays(self, features: Mapping[str, Array]) -> dict[str, Array]:
-        arrays = {}
-        for spec, name in zip(self.specs, self._names, strict=True):
-            value = features[name][..., : self.limit].astype(spec.dtype.as_numpy_dtype)
-            fill = self._task.tokenizer.pad_id if name == "input_word_ids" else 0
-            missing = (spec.shape[-1] or 0) - value.shape[-1]
-            widths = [(0, 0)] * (value.ndim - 1) + [(0, max(missing, 0))]
-            arrays[spec.name] = np.pad(value, widths, constant_values=fill)
-        return arrays
+        return {
+            spec.name: features[name][..., : self.limit].astype(spec.dtype.as_numpy_dtype)
+            for spec, name in zip(self.specs, self._names, strict=True)
+        }
 
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs of the model, by name."""
