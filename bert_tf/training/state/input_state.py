@@ -48,11 +48,8 @@ class InputState:
         with contextlib.suppress(tf.errors.OpError, OSError):  # such as a full disk
             self._remove(lambda name: name.startswith(self._worker) and not name.startswith(kept))
             with replacing(f"{self._path(step)}.index") as index:
-                state, path = (
-                    tf.train.Checkpoint(iterator=iterator, step=tf.Variable(step)),
-                    index.removesuffix(".index"),
-                )
-                state.write(path)
+                path = index.removesuffix(".index")
+                tf.train.Checkpoint(iterator=iterator, step=tf.Variable(step)).write(path)
                 with open(path + _DIGEST, "w", encoding="ascii") as file:
                     file.write(_digest(path))
 
