@@ -95,8 +95,9 @@ def finetune(
         reporter,
         data_dir=data if isinstance(data, str) else "",
         init=init,
-        **({"teacher": teacher} if distillation else {}),
     )
+    if distillation:
+        runner.record["teacher"] = teacher
     keras.utils.set_random_seed(config.train.seed)  # of a pooler that the checkpoint lacks
     with strategy.scope():
         encoder, tokenizer, inputs["init"] = _load(config, init, distillation, runner.dtype)
