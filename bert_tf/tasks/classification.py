@@ -21,7 +21,7 @@ from bert_tf.model.heads import build
 from bert_tf.tasks.benchmark import Benchmark, Confusion, ErrorAnalysis, analysis_of_choices, submission_writers
 from bert_tf.tasks.codec import strings
 from bert_tf.tasks.labels import Decision, LabelsCodec, LabelsState, LabelTask
-from bert_tf.tasks.objective import Objective, SoftOutput, truncated_share, whole_examples
+from bert_tf.tasks.objective import LABELLED, Objective, SoftOutput, truncated_share, whole_examples
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
 _UNKNOWN = -1  # target of an evaluated example whose class the model does not have
@@ -85,7 +85,10 @@ class ClassificationObjective(Objective):
         return build(encoder, self._head, len(self._state.labels))
 
     def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
-        return {"loss": tf.reduce_sum(self._weights_of(features["labels"]))}
+        weights = self._weights_of(features["labels"])
+        if LABELLED in features:  # a row without a label has no class, so it counts as in a loss without class weights
+            weights = tf.where(features[LABELLED], weights, 1.0)
+        return {"loss": tf.reduce_sum(weights)}
 
     def _weights_of(self, labels: tf.Tensor) -> tf.Tensor:
         """float32 [rows]: the weight of each row's class; 0 for a class that the model does not have."""

@@ -14,11 +14,11 @@ import tensorflow as tf
 from bert_tf.config.distillation import TaskDistillation
 from bert_tf.errors import DataError
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.tasks.objective import Objective, SoftOutput
+from bert_tf.tasks.objective import LABELLED, Objective, SoftOutput
 from bert_tf.types import Array, Tensors
 
-# Names of features: an output of the teacher's; where it is known, 1.0, else 0.0; whether a row's labels are learned.
-_SOFT, _KNOWN, LABELLED = "teacher/", "teacher_known/", "labelled"
+# Before the names of features: an output of the teacher's; where it is known, 1.0, else 0.0.
+_SOFT, _KNOWN = "teacher/", "teacher_known/"
 _LABEL = "label_"  # before the names of the losses of the labels
 _MASKED = -1e9  # added to the logits of what is no part of the example
 

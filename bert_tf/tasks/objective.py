@@ -11,6 +11,8 @@ import tensorflow as tf
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.types import Tensors
 
+LABELLED = "labelled"  # bool [rows], in distillation: whether the labels of a row are learned or mean nothing
+
 
 class SoftOutput(NamedTuple):
     """An output of a model that a student can learn from its teacher.

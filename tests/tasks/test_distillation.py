@@ -1,14 +1,21 @@
-"""Soft targets against their definitions, and how the answers of windows are collected."""
+"""Soft targets against their definitions, and how the answers of windows and words are matched."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy import special
 
+import bert_tf
+from bert_tf.config import TaskDistillation
 from bert_tf.errors import DataError
-from bert_tf.tasks.distillation import collect, soft_loss
+from bert_tf.inputs.datasets.examples import tagged
+from bert_tf.tasks.classification import ClassificationObjective
+from bert_tf.tasks.distillation import Answers, Distilled, SoftTargets, collect, soft_loss
+from bert_tf.tasks.labels import LabelsState
 from bert_tf.tasks.objective import SoftOutput
+from bert_tf.tasks.tagging import Tagging
 from tests.errors import raises
+from tests.tasks import harness
 
 KINDS = ("softmax", "sigmoid", "number")
 
@@ -77,3 +84,32 @@ def test_a_teacher_that_answers_nan_is_refused_with_the_text():
     outputs = np.array([[0.0, 1.0], [np.nan, 1.0]], np.float32)
     with raises(DataError, "file:3", "teacher"):
         collect([(outputs, np.zeros(2, np.int32), np.array([2, 3]))], 4, "file:{}".format)
+
+
+def test_texts_without_labels_have_no_class_weight():
+    state = LabelsState(labels=("p", "q"), class_weights=(5.0, 0.5))
+    distilled = Distilled(ClassificationObjective("classification", state), TaskDistillation(), labelled=False)
+    features = {"row": tf.range(4), "labels": tf.constant([0, 1, 0, 0])}
+    answers = {"logits": Answers(np.zeros([4, 2], np.float32), np.ones(4, np.int64))}
+    rows = SoftTargets(ClassificationObjective("classification", state), answers, 2)(features)
+    assert float(distilled.weights(rows)["label_loss"]) == 5.0 + 0.5 + 1 + 1
+
+
+def test_words_are_compared_where_student_and_teacher_split_them_otherwise():
+    words = [["unbelievable", "stories", "."], ["a", "\u200b", "good"]]
+    teacher = bert_tf.Tokenizer([*harness.VOCABULARY, "unbelievable", "stories"])
+    student = bert_tf.Tokenizer(harness.VOCABULARY)
+    examples = [tagged(str(row), one, None, None, f"x[{row}]") for row, one in enumerate(words)]
+    tasks = [Tagging(tokenizer, labels=("O", "N")) for tokenizer in (teacher, student)]
+    features = [
+        next(iter(task.codec.rows.batches(task.codec.to_tensors(examples, labelled=False), 10))) for task in tasks
+    ]
+    answers = Answers(np.array([[1, 0], [2, 0], [3, 0], [4, 0], [np.nan, np.nan], [5, 0]], np.float32),
+                      np.array([3, 3]))  # fmt: skip
+    for one, task in zip(features, tasks, strict=True):
+        rows = SoftTargets(task.objective, {"logits": answers}, 2)(one)
+        order = np.argsort(rows["row"])  # batches are sorted by length
+        values = rows["teacher/logits"].numpy()[order, :, 0]
+        assert [row[row > 0].tolist() for row in values] == [[1, 2, 3], [4, 5]]
+        np.testing.assert_array_equal(rows["teacher_known/logits"].numpy()[order] > 0, values > 0)
+    assert features[0]["word"].shape[1] < features[1]["word"].shape[1]
