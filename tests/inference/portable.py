@@ -22,7 +22,7 @@ QUICK = (
     "questions of byte pairs",
     "multiple choice",
     "pre-training on packed rows",
-    "masks of unigrams",
+    "masks by XLM-R",
     "vectors of sentences",
     "vectors of words",
 )

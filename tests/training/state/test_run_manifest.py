@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.config import ClassificationConfig, FinetuneConfig, PretrainConfig, TrainConfig, to_dict
+from bert_tf.config import ClassificationConfig, FinetuneConfig, PretrainConfig, TaskDistillation, TrainConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import replacing
 from bert_tf.training.runs.runner import results_of
@@ -224,8 +224,11 @@ def test_every_setting_not_listed_as_resumable_is_compared(config):
 def test_the_list_of_resumable_settings_names_existing_settings():
     known = {
         name
-        for config in (PretrainConfig(), FinetuneConfig(task=ClassificationConfig()))
+        for config in (
+            PretrainConfig(),
+            FinetuneConfig(task=ClassificationConfig(), distillation=TaskDistillation()),
+        )
         for name, _ in fields_of(config, "config")
     }
     gone = {"config.train.on_save_error"}  # in the run.json of earlier runs
-    assert set(RESUMABLE_FIELDS) - known == {"data_dir", "init"} | gone
+    assert set(RESUMABLE_FIELDS) - known == {"data_dir", "init", "teacher"} | gone
