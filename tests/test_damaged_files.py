@@ -159,7 +159,7 @@ def variables_of_run():
 
 
 def best_of(path):
-    model = SimpleNamespace(weights=[keras.Variable(np.ones(30), name="w")])
+    model = SimpleNamespace(layers=[], weights=[keras.Variable(np.ones(30), name="w")])
     return BestWeights(f"{path}/checkpoints", model, "loss", "min", TrainConfig(keep_best=True))
 
 
