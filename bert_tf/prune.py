@@ -2,7 +2,6 @@
 
 import os
 
-import numpy as np
 from absl import flags
 
 from bert_tf.app import data_flags, run, strategy_flags
@@ -47,7 +46,7 @@ def main(_: list[str]) -> None:
     split = Split(Source(read.data, _DATA_DIR.value, task.example), _SPLIT.value)
     count = min(_EXAMPLES.value, len(split.examples))
     split.examples = [
-        split.examples[index] for index in np.linspace(0, len(split.examples) - 1, count).round().astype(int)
+        split.examples[round(index * (len(split.examples) - 1) / max(count - 1, 1))] for index in range(count)
     ]
     split.prepare(read)
     pruned = pruning.prune(read, model, split.columns, _SHARE.value, devices, batch_size=_BATCH_SIZE.value)

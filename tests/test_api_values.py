@@ -238,7 +238,7 @@ CASES |= {
         lambda m: bert_tf.TextClassifier.from_pretrained(m.saved, head="bilstm").predict(["a"]),
         "the model has another head than the one asked for; call fit first",
     ),
-    "dtype": (lambda m: m.load(dtype=np.float32), "expected one of float32, bfloat16, auto"),
+    "dtype": (lambda m: m.load(dtype=np.float32), "expected one of float32, bfloat16, int8, auto"),
     "layers": (lambda m: bert_tf.SentenceEncoder.from_pretrained(m.path, layers=-1), "layers is -1; expected a tuple"),
     "set of layers": (
         lambda m: bert_tf.SentenceEncoder.from_pretrained(m.path, layers={-1}),
