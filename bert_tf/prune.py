@@ -44,13 +44,11 @@ def main(_: list[str]) -> None:
         task, model = directory.load_fine_tuned(_MODEL_DIR.value)
     read = task.replaced(data=_DATA(task.data))
     split = Split(Source(read.data, _DATA_DIR.value, task.example), _SPLIT.value)
-    count = min(_EXAMPLES.value, len(split.examples))
-    split.examples = [
-        split.examples[round(index * (len(split.examples) - 1) / max(count - 1, 1))] for index in range(count)
-    ]
+    split.keep(_EXAMPLES.value)
     split.prepare(read)
     pruned = pruning.prune(read, model, split.columns, _SHARE.value, devices, batch_size=_BATCH_SIZE.value)
-    report = {"program": "prune", "model_dir": _MODEL_DIR.value, "data": split.where, "examples": count} | pruned.report
+    report = {"program": "prune", "model_dir": _MODEL_DIR.value, "data": split.where, "examples": len(split.examples)}
+    report |= pruned.report
     with replacing_directory(output) as temporary:
         directory.save(temporary, pruned.model, encoder_of(pruned.model), task)
         write_json(os.path.join(temporary, pruning.REPORT), report)

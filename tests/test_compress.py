@@ -132,15 +132,6 @@ def test_another_model_has_no_place_in_the_folder(done, model_dir, data, tmp_pat
         run(str(other), data, output, Target(megabytes=1.0), steps=CHEAP)
 
 
-def test_every_second_layer_has_the_weights_of_the_model(model_dir):
-    before = directory.read(model_dir)
-    after = compression._every_second_layer(before)
-    assert (after.config.num_layers, after.task) == (1, None)
-    assert after.tensors.keys() == after.shapes().keys()
-    for path, tensor in after.tensors.items():
-        np.testing.assert_array_equal(tensor.read(), before.tensors[path.replace("layer_0/", "layer_1/")].read())
-
-
 def test_steps_that_a_model_has_no_room_for_are_left_out():
     small, large = small_config(num_layers=1), small_config(num_layers=6, hidden_size=384, num_heads=12)
     assert [step.name for step in STEPS if step.fits(small)] == ["original", "trimmed", "int8"]

@@ -28,6 +28,7 @@ def distill(
     validation_data: Any = None,
     temperature: float = TaskDistillation.temperature,
     weight: float = TaskDistillation.weight,
+    copy_layers: bool = False,
     epochs: float = 3.0,
     batch_size: int = 32,
     learning_rate: float = 5e-5,
@@ -44,7 +45,8 @@ def distill(
         texts: inputs without labels, as the teacher's `predict` takes them.
         labelled_data: (x, y), or what `x` alone can be in `fit`; their labels are learned, too.
         validation_data: the same, evaluated after every epoch.
-        temperature, weight: as in `bert_tf.config.TaskDistillation`; without `labelled_data` the weight is 1.
+        temperature, weight, copy_layers: as in `bert_tf.config.TaskDistillation`; without `labelled_data` the weight is
+            1.
         epochs, batch_size, learning_rate, directory, verbose, **train: as for `TextClassifier.fit`.
 
     Returns:
@@ -65,7 +67,7 @@ def distill(
         raise ConfigError("there is nothing to learn from; give texts, labelled_data or both")
     if labelled_data is None:
         weight = 1.0
-    settings = TaskDistillation(temperature, weight)
+    settings = TaskDistillation(temperature, weight, copy_layers=copy_layers)
     path = ""
     if isinstance(student, BertConfig):
         settings.student = student

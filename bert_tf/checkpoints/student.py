@@ -29,14 +29,13 @@ def check_smaller(student: BertConfig, teacher: BertConfig, path: str) -> None:
         )
 
 
-def copied_layers(student: BertConfig, teacher: BertConfig) -> list[int]:
-    """For each layer of the student, the number, from 0, of the teacher's layer whose weights it starts with.
+def copied_layers(student: int, teacher: int) -> list[int]:
+    """For each layer of a student with so many, the number, from 0, of the teacher's layer whose weights it starts with.
 
     They are evenly spaced, from the first to the last: of 12 layers, a student with 6 gets 0, 2, 4, 7, 9 and 11, as in
     the program that trained DistilBERT.
     """
-    steps, last = max(student.num_blocks - 1, 1), teacher.num_blocks - 1
-    return [round(index * last / steps) for index in range(student.num_blocks)]
+    return [round(index * (teacher - 1) / max(student - 1, 1)) for index in range(student)]
 
 
 def check_copy(student: BertConfig, teacher: BertConfig) -> None:
@@ -84,7 +83,7 @@ def _shapes(config: BertConfig) -> Shapes:
 
 def _of_student(values: Mapping[str, _T], student: BertConfig, teacher: BertConfig) -> dict[str, _T]:
     """The teacher's values by the paths of the student's variables."""
-    layers = enumerate(copied_layers(student, teacher))
+    layers = enumerate(copied_layers(student.num_blocks, teacher.num_blocks))
     names = [(f"layer_{number}/", f"layer_{index}/") for index, number in layers]
     renamed = {path: value for path, value in values.items() if not path.startswith("layer_")}
     for old, new in names:

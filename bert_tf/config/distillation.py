@@ -21,6 +21,8 @@ class TaskDistillation:
             lines (.jsonl); "" for none.
         student: architecture of a new student; vocab_size 0 means the size of the teacher's vocabulary. None for a
             student that is given, with --init.
+        copy_layers: whether a new student starts with the teacher's embeddings and evenly spaced layers of it (Sanh et
+            al., 2019, arXiv:1910.01108, section 3), which must have the same sizes.
         answers: folder for the teacher's answers, which other runs with the same teacher and texts read instead of
             computing them; "" for one in the model directory.
     """
@@ -29,11 +31,17 @@ class TaskDistillation:
     weight: float = setting(0.9, above=0, at_most=1)
     texts: str = ""
     student: BertConfig | None = None
+    copy_layers: bool = False
     answers: str = ""
 
     def check(self) -> Self:
         """Raises ConfigError for invalid values; `student` is checked when the size of the vocabulary is known."""
         check_fields(self, "distillation")
+        if self.copy_layers and self.student is None:
+            raise ConfigError(
+                "distillation.copy_layers is set, but there is no new student; set distillation.student to its "
+                "architecture"
+            )
         return self
 
     def student_config(self, vocab_size: int, *, pooler: bool) -> BertConfig:

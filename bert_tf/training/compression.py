@@ -7,11 +7,10 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints import adapt, directory
-from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.student import copied_layers
 from bert_tf.config import BertConfig, FinetuneConfig, TaskDistillation, TrainConfig
 from bert_tf.config.values import fitting
 from bert_tf.errors import ConfigError, DataError
@@ -25,6 +24,7 @@ from bert_tf.inputs.datasets.sources import Source
 from bert_tf.inputs.identity import file_identity
 from bert_tf.locks import locked
 from bert_tf.model.encoder import encoder_of
+from bert_tf.model.pruning import all_parts, pruned_config
 from bert_tf.tasks import FineTuningTask
 from bert_tf.training import pruning
 from bert_tf.training.evaluation import Split
@@ -152,9 +152,7 @@ def _pruned(job: Job, folder: str, models: Mapping[str, str]) -> str:
         task, model = directory.load_fine_tuned(models["trimmed"])
     read = task.replaced(data=job.task.data)
     split = Split(job.source, "train")
-    count = min(_CALIBRATION, len(split.examples))
-    numbers = np.linspace(0, len(split.examples) - 1, count).round().astype(int)
-    split.examples = [split.examples[number] for number in numbers]
+    split.keep(_CALIBRATION)
     split.prepare(read)
     pruned = pruning.prune(read, model, split.columns, _PRUNED, job.strategy)
     path = os.path.join(folder, "model")
@@ -164,47 +162,27 @@ def _pruned(job: Job, folder: str, models: Mapping[str, str]) -> str:
 
 
 def _half(job: Job, folder: str, models: Mapping[str, str]) -> str:
-    """A student with every second layer of the model, which is its teacher (Sanh et al., 2019, DistilBERT)."""
-    teacher, init = models["trimmed"], os.path.join(folder, "student")
-    directory.save_checkpoint(_every_second_layer(directory.read(teacher)), init)
-    return _distilled(job, folder, teacher, init, None, TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5))
+    """A student that starts with half of the layers of the model, which is its teacher (Sanh et al., 2019)."""
+    like = directory.read(models["trimmed"]).config
+    layers = copied_layers(like.num_layers // 2, like.num_layers)
+    student = pruned_config(like, [all_parts(like)[layer] for layer in layers])
+    settings = TaskDistillation(student=student, copy_layers=True)
+    return _distilled(job, folder, models, settings, TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5))
 
 
 def _tiny(job: Job, folder: str, models: Mapping[str, str]) -> str:
     """A new student of BERT-tiny's size; it starts from random weights and so learns longer, at a higher rate."""
-    teacher = models["trimmed"]
-    like = directory.read(teacher).config
+    like = directory.read(models["trimmed"]).config
     kept = {name: getattr(like, name) for name in ("max_position_embeddings", "position_offset", "type_vocab_size")}
-    student = BertConfig.from_name("tiny", vocab_size=0, **kept)
-    return _distilled(job, folder, teacher, "", student, TrainConfig(batch_size=32, epochs=10, learning_rate=3e-4))
+    settings = TaskDistillation(student=BertConfig.from_name("tiny", vocab_size=0, **kept))
+    return _distilled(job, folder, models, settings, TrainConfig(batch_size=32, epochs=10, learning_rate=3e-4))
 
 
-def _distilled(job: Job, folder: str, teacher: str, init: str, student: BertConfig | None, train: TrainConfig) -> str:
+def _distilled(job: Job, folder: str, models: Mapping[str, str], settings: TaskDistillation, train: TrainConfig) -> str:
     path = os.path.join(folder, "model")
-    config = FinetuneConfig(
-        task=job.task.config, data=job.task.data, distillation=TaskDistillation(student=student), train=train
-    )
-    finetune(config, job.data_dir, init, path, job.strategy, teacher=teacher, reporter=job.reporter)
+    config = FinetuneConfig(task=job.task.config, data=job.task.data, distillation=settings, train=train)
+    finetune(config, job.data_dir, "", path, job.strategy, teacher=models["trimmed"], reporter=job.reporter)
     return path
-
-
-def _every_second_layer(checkpoint: Checkpoint) -> Checkpoint:
-    """The encoder with layers 1, 3, 5 ... of a checkpoint, counted from 0, so that the last is among an even number."""
-    config = checkpoint.config
-    layers = range(1, config.num_layers, 2)
-    sizes: dict[str, Any] = {
-        name: tuple(values[layer] for layer in layers)
-        for name in ("heads_per_layer", "intermediate_sizes")
-        if (values := getattr(config, name))
-    }
-    shorter = dataclasses.replace(config, num_layers=len(layers), **sizes)
-    result = dataclasses.replace(checkpoint, config=shorter, tensors={}, task=None, slots={}, step=None)
-    for path in result.shapes():
-        start, _, rest = path.partition("/")
-        number = start.removeprefix("layer_")
-        name = path if number == start else f"layer_{layers[int(number)]}/{rest}"
-        result.tensors[path] = checkpoint.tensors[name]
-    return result
 
 
 # In the order of what they cost: seconds, a minute, and then the time of a training. Students learn from the trimmed
@@ -219,7 +197,7 @@ STEPS: tuple[Step, ...] = (
         _pruned,
         fits=lambda config: not config.shared_layers and config.num_layers > 1,
     ),
-    Step("half", "every second layer, distilled, in 8 bits", _half, fits=lambda config: config.num_blocks > 1),
+    Step("half", "half of the layers, distilled, in 8 bits", _half, fits=lambda config: config.num_blocks > 1),
     Step(
         "tiny",
         "2 layers of 128 units, distilled, in 8 bits",
@@ -318,12 +296,12 @@ def compress(
 def line(row: Json, metric: str) -> str:
     """A step's result for the terminal."""
     interval = "" if row["interval"] is None else " ({:.4f} to {:.4f})".format(*row["interval"])
-    times = ", ".join(f"{row[_key(threads)]:.2f} ms with {threads} thread{'s'[: threads > 1]}" for threads in THREADS)
+    times = ", ".join(f"{row[_key(threads)]:.2f} ms with {threads} thread(s)" for threads in THREADS)
     return f"{row['name']}, {row['title']}: {metric} {row['value']:.4f}{interval}, {row['megabytes']:.2f} MB, {times}"
 
 
 def _key(threads: int) -> str:
-    return f"ms_{threads}_thread{'s'[: threads > 1]}"
+    return f"ms_{threads}_thread" + ("s" if threads > 1 else "")
 
 
 def _done(job: Job, step: Step, folder: str, models: Mapping[str, str], split: Split, timed: Sequence[Any]) -> Json:

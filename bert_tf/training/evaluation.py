@@ -173,6 +173,11 @@ class Split:
             print_report(self.where, self.read_report)
             raise DataError(f"{self.where}: no examples left; expected at least one")
 
+    def keep(self, most: int) -> None:
+        """Keeps at most so many of the examples, evenly spaced; before `prepare`."""
+        numbers = np.linspace(0, len(self.examples) - 1, min(most, len(self.examples))).round().astype(int)
+        self.examples = [self.examples[number] for number in numbers]
+
     def prepare(self, task: FineTuningTask) -> None:
         """Makes the columns; prints what was skipped, and what the task will repair or cannot use."""
         if not self.labelled:

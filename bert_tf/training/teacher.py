@@ -52,12 +52,14 @@ class Teacher:
 
     Attributes:
         path: as given.
+        checkpoint: what `path` holds.
         task, model: of the teacher.
         identity: JSON-ready: of everything that determines its answers.
     """
 
     def __init__(self, path: str) -> None:
-        task, self.model = task_and_model(open_with_warnings(path), path)
+        self.checkpoint = open_with_warnings(path)
+        task, self.model = task_and_model(self.checkpoint, path)
         if not isinstance(task, FineTuningTask):
             raise DataError(f"{path}: a {task.name} model, not fine-tuned; expected a teacher that knows the task")
         self.path = path

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.student import check_smaller
+from bert_tf.checkpoints.student import check_copy, check_smaller, copy_layers
 from bert_tf.config import FinetuneConfig, TaskDistillation
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.datasets.examples import Labels
@@ -68,7 +68,7 @@ class Distillation:
         return {"teacher": self.teacher.identity} | ({TEXTS: source.identity(texts)} if texts else {})
 
     def new_student(self, pooler: bool, dtype: str | None) -> tuple[BertEncoder, BaseTokenizer, Json]:
-        """A student with random weights and the teacher's tokenizer, and its identity.
+        """A student with random weights or layers of the teacher, with the teacher's tokenizer, and its identity.
 
         Args:
             pooler: whether the task reads the pooled output.
@@ -80,7 +80,11 @@ class Distillation:
             "model": dataclasses.asdict(config),
             "tokenizer": tokenizer_identity(tokenizer)["fingerprint"],
         }
-        return BertEncoder(config, dtype=dtype), tokenizer, identity
+        student = BertEncoder(config, dtype=dtype)
+        if self._settings.copy_layers:
+            check_copy(config, self.teacher.checkpoint.config)
+            copy_layers(self.teacher.checkpoint, student)
+        return student, tokenizer, identity
 
     def check(self, student: BertEncoder) -> None:
         """Refuses a student that is larger than its teacher."""
