@@ -1,4 +1,4 @@
-"""Soft targets against their definitions, and how the answers of windows and words are matched."""
+"""Soft targets against their definitions, and what each row of a student is compared with."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from scipy import special
 import bert_tf
 from bert_tf.config import TaskDistillation
 from bert_tf.errors import DataError
+from bert_tf.inputs.batching import microbatch
 from bert_tf.inputs.datasets.examples import tagged
 from bert_tf.tasks.classification import ClassificationObjective
 from bert_tf.tasks.distillation import Answers, Distilled, SoftTargets, collect, soft_loss
@@ -84,6 +85,115 @@ def test_a_teacher_that_answers_nan_is_refused_with_the_text():
     outputs = np.array([[0.0, 1.0], [np.nan, 1.0]], np.float32)
     with raises(DataError, "file:3", "teacher"):
         collect([(outputs, np.zeros(2, np.int32), np.array([2, 3]))], 4, "file:{}".format)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in ("words", "questions", "multiple choice")))
+        for name in harness.ROWS
+    ],
+)
+def fitted(request, tmp_path_factory):
+    return harness.fit(harness.ROWS[request.param], "wordpiece", tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def batch(fitted):
+    """The features of the row's examples, the model's outputs, and these as the answers of a teacher."""
+    task, model = fitted.model.task, fitted.model.model
+    columns = task.codec.to_tensors(harness.examples_of(fitted.model, fitted.row.x, fitted.row.y), labelled=True)
+    features = next(iter(task.codec.rows.batches(columns, 1000)))
+    outputs = model({name: features[name] for name in model.input}, training=False)
+    about = task.objective.answered(features)
+    answers = {
+        name: collect([(one.read(outputs[name]).numpy(), about[name].numpy(), features["row"].numpy())], 6, str)
+        for name, one in task.objective.soft_outputs.items()
+    }
+    return features, outputs, answers
+
+
+def test_the_answers_of_a_teacher_are_its_predictions(fitted, batch):
+    answers, rows = batch[2], fitted.model.predict(fitted.row.x)
+
+    def of(name, row):
+        values, counts = answers[name]
+        return values[counts[:row].sum() : counts[: row + 1].sum()].astype(np.float64)
+
+    for row, prediction in enumerate(rows):
+        kind = fitted.model.task.name
+        if kind == "regression":
+            low, high = fitted.model.task.state.scale or (-np.inf, np.inf)
+            assert prediction["value"] == pytest.approx(np.clip(of("logits", row)[0, 0], low, high), abs=1e-5)
+        elif kind == "multi_label_classification":
+            shares = special.expit(of("logits", row)[0])
+            assert list(prediction["probabilities"].values()) == pytest.approx(shares, abs=1e-5)
+        elif kind == "classification":
+            shares = special.softmax(of("logits", row)[0])
+            assert list(prediction["probabilities"].values()) == pytest.approx(shares, abs=1e-5)
+        elif kind == "multiple_choice":
+            assert prediction["probabilities"] == pytest.approx(special.softmax(of("logits", row)[:, 0]), abs=1e-5)
+        elif kind == "question_answering":
+            best = np.nanmax(of("start_logits", row)) + np.nanmax(of("end_logits", row))
+            assert prediction["nbest"][0]["score"] <= best + 1e-5
+        else:
+            slots = special.softmax(of("slot_logits" if kind == "intent_and_slots" else "logits", row), -1).max(-1)
+            if fitted.model.task.state.unit == "words":
+                known = ~np.isnan(slots)
+                np.testing.assert_allclose(np.array(prediction["scores"])[: len(slots)][known], slots[known], atol=1e-5)
+            if kind == "intent_and_slots":
+                shares = special.softmax(of("intent_logits", row)[0])
+                assert list(prediction["intent_probabilities"].values()) == pytest.approx(shares, abs=1e-5)
+
+
+def test_a_student_that_is_its_teacher_has_no_soft_loss_and_another_one_has(fitted, batch):
+    (features, outputs, answers), objective = batch, fitted.model.task.objective
+    distilled = Distilled(objective, TaskDistillation(temperature=3.0, weight=1.0), labelled=True)
+    rows = SoftTargets(objective, answers, 6)(features)
+    assert set(distilled.losses) == set(distilled.weights(rows))
+    in_windows = len(np.unique(features["row"])) < len(features["row"])
+    for name, (total, weight) in distilled.loss_and_metrics(rows, outputs).items():
+        # The windows of a text learn the mean of its windows' answers; words and tokens have one of their own.
+        if not (in_windows and fitted.model.task.name in ("classification", "intent_and_slots")):
+            assert float(total) == pytest.approx(0, abs=1e-4)
+        assert float(weight) == pytest.approx(float(distilled.weights(rows)[name])) and weight > 0
+    draws = np.random.default_rng(0)
+    others = {name: draws.normal(size=output.shape).astype(np.float32) for name, output in outputs.items()}
+    assert all(total > 1e-4 for total, _ in distilled.loss_and_metrics(rows, others).values())
+
+
+def test_labels_of_rows_without_labels_are_not_learned(fitted, batch):
+    (features, outputs, answers), objective = batch, fitted.model.task.objective
+    distilled = Distilled(objective, TaskDistillation(weight=0.5), labelled=False)
+    rows = SoftTargets(objective, answers, 2)(features)
+    hard = [name for name in distilled.losses if name.startswith("label_")]
+    variables = {name: tf.Variable(output) for name, output in outputs.items()}
+    with tf.GradientTape() as tape:
+        made = distilled.loss_and_metrics(rows, {name: tf.identity(one) for name, one in variables.items()})
+        loss = sum(made[name][0] for name in hard)
+    is_labelled = features["row"].numpy() < 2
+    alone = objective.loss_and_metrics(
+        *({name: value[is_labelled] for name, value in part.items()} for part in (features, outputs))
+    )
+    for name in objective.losses:
+        assert float(made[f"label_{name}"][0]) == pytest.approx(float(alone[name][0]), rel=1e-5)
+    for gradient in tape.gradient(loss, list(variables.values())):
+        gradient = tf.convert_to_tensor(gradient).numpy()
+        assert not gradient[~is_labelled].any() and gradient[is_labelled].any()
+
+
+def test_the_losses_of_the_parts_of_a_batch_add_up_to_those_of_the_batch(fitted, batch):
+    (features, outputs, answers), objective = batch, fitted.model.task.objective
+    distilled = Distilled(objective, TaskDistillation(), labelled=False)
+    rows = SoftTargets(objective, answers, 3)(features)
+    made, weights = distilled.loss_and_metrics(rows, outputs), distilled.weights(rows)
+    parts = [[microbatch(dict(part), index, 3) for part in (rows, outputs)] for index in range(3)]
+    for name in distilled.losses:
+        totals = [distilled.loss_and_metrics(*part)[name] for part in parts]
+        np.testing.assert_allclose(np.sum(totals, 0), made[name], rtol=1e-4, atol=1e-5)
+        assert sum(float(distilled.weights(part)[name]) for part, _ in parts) == pytest.approx(
+            float(weights[name]), rel=1e-6
+        )
 
 
 def test_texts_without_labels_have_no_class_weight():
