@@ -30,7 +30,7 @@ def check_smaller(student: BertConfig, teacher: BertConfig, path: str) -> None:
 
 
 def copied_layers(student: int, teacher: int) -> list[int]:
-    """For each layer of a student with so many, the number, from 0, of the teacher's layer whose weights it starts with.
+    """For each of so many layers of a student, the number, from 0, of the teacher's layer with which it starts.
 
     They are evenly spaced, from the first to the last: of 12 layers, a student with 6 gets 0, 2, 4, 7, 9 and 11, as in
     the program that trained DistilBERT.

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -238,3 +239,13 @@ def test_the_function_and_the_program_of_the_same_name_do_not_hide_each_other():
     script = "import bert_tf.distill as program; print(callable(program.main)); bert_tf.distill('nowhere', None)"
     done = subprocess.run([sys.executable, "-c", "import bert_tf; " + script], capture_output=True, text=True)
     assert done.stdout.strip() == "True" and "DataError: " in done.stderr and "nowhere" in done.stderr
+
+
+def test_a_student_starts_with_layers_of_its_teacher(classifier):
+    config = dataclasses.replace(classifier.model.encoder.config, num_layers=1)
+    student = distill(classifier, student=config, copy_layers=True, learning_rate=1e-9, epochs=1, save_every=0)
+    weights = {variable.path: variable.numpy() for variable in classifier.model.encoder.weights}
+    for variable in student.encoder.weights:
+        np.testing.assert_allclose(variable.numpy(), weights[variable.path], atol=1e-6, err_msg=variable.path)
+    with raises(ConfigError, "(64, 8)", "teacher's sizes"):
+        distill(classifier, student=dataclasses.replace(config, hidden_size=8, num_heads=2), copy_layers=True)
