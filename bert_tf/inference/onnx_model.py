@@ -5,7 +5,6 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import tensorflow as tf
 
@@ -92,9 +91,12 @@ def runner(path: str) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
 @contextlib.contextmanager
 def _without_messages() -> Iterator[None]:
     """Hides what tf2onnx and the quantization log about their steps."""
-    before: Any = logging.root.manager.disable
-    logging.disable(logging.ERROR)
+    loggers = [logging.getLogger(), logging.getLogger("tf2onnx")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logging.disable(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
