@@ -1,14 +1,17 @@
 """Exports for other runtimes, compared with the Keras model on single rows without padding."""
 
+import os
 import tempfile
 
 import numpy as np
 
+import bert_tf
 from bert_tf.checkpoints import directory
 from bert_tf.inference.embedder import Embedder
 from bert_tf.inference.portable import export_portable
 from bert_tf.model.encoder import encoder_of
 from tests.inference.kinds import KINDS
+from tests.packages import minilm
 
 # Kinds that differ in their graphs, their files or their outputs. The BiLSTM takes seconds to trace.
 QUICK = (
@@ -81,3 +84,14 @@ def check_outputs(task, model, inputs, found, **tolerance):
         for name, value in expected.items():
             cut = tuple(slice(size) for size in value.shape[1:])
             np.testing.assert_allclose(found[name][row][cut], value[0], **tolerance)
+
+
+def real_vectors(format, folder):
+    """Exports a real encoder; returns its file, inputs of texts in two languages, and their sentence vectors."""
+    encoder = bert_tf.SentenceEncoder.from_pretrained(minilm())
+    exported = encoder.export(folder, format=format)
+    texts = ["A film to remember.", "오늘 본 영화는 정말 재미있었다.", "The acting is fine; the story is not. " * 20]
+    features = encoder.tokenizer.encode(texts, max_length=256)
+    small = encoder.export(f"{folder}-int8", format=format, optimize="int8")
+    assert os.path.getsize(small.path) < 0.27 * os.path.getsize(exported.path)
+    return exported, {_INPUTS[name]: value.numpy() for name, value in features.items()}, encoder.encode(texts)

@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 
-import bert_tf
 from bert_tf import BertEncoder, Tokenizer
 from bert_tf.config import ClassificationConfig
 from bert_tf.errors import ConfigError, DataError
@@ -15,9 +14,8 @@ from bert_tf.inference import onnx_model
 from bert_tf.tasks.classification import Classification
 from tests.errors import raises
 from tests.inference.kinds import KINDS, VOCABULARY
-from tests.inference.portable import QUICK, check_outputs, exported, inputs_of, made
+from tests.inference.portable import QUICK, check_outputs, exported, inputs_of, made, real_vectors
 from tests.model.small import FAMILY, PRUNED, randomize, small_config
-from tests.packages import minilm
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -143,16 +141,6 @@ def test_mistakes_are_one_line_errors(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_vectors_of_a_real_model_are_those_of_its_encoder(tmp_path):
-    encoder = bert_tf.SentenceEncoder.from_pretrained(minilm())
-    file = encoder.export(tmp_path / "out", format="onnx")
-    texts = ["A film to remember.", "오늘 본 영화는 정말 재미있었다.", "The acting is fine; the story is not. " * 20]
-    inputs = encoder.tokenizer.encode(texts, max_length=256)
-    inputs = {
-        "input_ids": inputs["input_word_ids"],
-        "attention_mask": inputs["input_mask"],
-        "token_type_ids": inputs["input_type_ids"],
-    }
-    found = run(opened(file.path), {name: value.numpy().astype("int64") for name, value in inputs.items()})
-    np.testing.assert_allclose(found["sentence_embedding"], encoder.encode(texts), atol=1e-5)
-    small = encoder.export(tmp_path / "int8", format="onnx", optimize="int8")
-    assert os.path.getsize(small.path) < 0.27 * os.path.getsize(file.path)
+    exported, inputs, expected = real_vectors("onnx", tmp_path / "out")
+    found = run(opened(exported.path), {name: value.astype("int64") for name, value in inputs.items()})
+    np.testing.assert_allclose(found["sentence_embedding"], expected, atol=1e-5)

@@ -7,7 +7,6 @@ import functools
 import math
 import pathlib
 import re
-import shutil
 import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -273,16 +272,6 @@ def fit(row, kind, folder):
     model = row.api.from_pretrained(pretrained(kind, row.member).name, max_length=LENGTH, **row.settings)
     model.fit(row.x, row.y, directory=folder, **SETTINGS)
     return Fitted(row, kind, model, folder)
-
-
-def stopped(fitted, folder):
-    """A copy of the run, as if its machine had stopped after the second but last checkpoint."""
-    shutil.copytree(fitted.folder, folder)
-    last = f"step-{max(int(file.stem[5:]) for file in folder.glob('checkpoints/step-*.index'))}"
-    for pattern in (f"checkpoints/{last}*", "*.safetensors", "config.json", "results.json"):
-        for file in folder.glob(pattern):
-            file.unlink()
-    return folder
 
 
 def examples_of(model, x, y=None):

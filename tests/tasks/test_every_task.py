@@ -15,6 +15,7 @@ from bert_tf.tasks import TASKS, FineTuningTask
 from tests.errors import raises
 from tests.inference.exports import check_same
 from tests.tasks import harness
+from tests.training.interrupted import stopped
 
 # Further ways through a task, and one whose codec is a part of another's.
 SLOW = {"classification", "regression by cosine", "words", "characters on a frozen encoder", "questions without answer"}
@@ -90,7 +91,7 @@ def test_an_export_gives_the_same_predictions(fitted, asked, tmp_path):
     ids="-".join,
 )
 def test_an_interrupted_run_ends_with_the_same_weights(fitted, tmp_path):
-    resumed = harness.fit(fitted.row, fitted.kind, harness.stopped(fitted, tmp_path / "stopped"))
+    resumed = harness.fit(fitted.row, fitted.kind, stopped(fitted.folder, tmp_path / "stopped"))
     for file in ("model.safetensors", "config.json"):
         assert (resumed.folder / file).read_bytes() == (fitted.folder / file).read_bytes()
 

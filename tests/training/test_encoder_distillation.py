@@ -17,6 +17,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.training.runs.pretraining import pretrain
 from tests.errors import raises
+from tests.training.interrupted import stopped
 from tests.training.processes import finish, start
 from tests.training.test_pretraining_runs import STRATEGY, TRAIN, WORDS, model_config, sentences
 
@@ -128,12 +129,7 @@ def test_a_student_of_minilm_and_tinybert_is_an_encoder_and_of_distilbert_fills_
 
 def test_a_resumed_run_ends_bit_for_bit_as_without_interruption(trained, corpora, tmp_path):
     objective, model_dir, results = trained
-    again = tmp_path / "again"
-    shutil.copytree(model_dir, again)
-    for path in [*again.glob(f"checkpoints/*{STEPS}*"), again / "results.json", again / "config.json"]:
-        path.unlink()
-    state = again / "checkpoints" / "checkpoint"
-    state.write_text(state.read_text().replace(f"step-{STEPS}", f"step-{STEPS // 2}"))
+    again = stopped(model_dir, tmp_path / "again")
     resumed = distil(corpora, again, objective)
     assert any(json.loads(line)["kind"] == "resume" for line in (again / "history.jsonl").open())
     assert sha256(again / "model.safetensors") == sha256(model_dir / "model.safetensors")

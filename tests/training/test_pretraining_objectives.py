@@ -18,6 +18,7 @@ from bert_tf.training.loop import Trainer
 from bert_tf.training.runs.pretraining import pretrain
 from tests.errors import raises
 from tests.model.small import features
+from tests.training.interrupted import stopped
 from tests.training.test_pretraining_runs import STRATEGY, TRAIN, WORDS, model_config, sentences
 
 CASES = {
@@ -110,12 +111,7 @@ def test_the_models_are_saved_as_those_that_are_used(trained):
 
 def test_a_resumed_run_ends_bit_for_bit_as_without_interruption(trained, corpora, tmp_path):
     data, model_dir, results = trained
-    again = tmp_path / "again"
-    shutil.copytree(model_dir, again)
-    for path in [*again.glob(f"checkpoints/*{STEPS}*"), again / "results.json", again / "config.json"]:
-        path.unlink()
-    state = again / "checkpoints" / "checkpoint"
-    state.write_text(state.read_text().replace(f"step-{STEPS}", f"step-{STEPS // 2}"))
+    again = stopped(model_dir, tmp_path / "again")
     resumed = run(corpora, again, **data)
     assert [row["step"] for row in map(json.loads, (again / "history.jsonl").open()) if row["kind"] == "resume"] == [
         STEPS // 2

@@ -23,6 +23,7 @@ from tests.errors import raises
 from tests.learned import learned
 from tests.model.small import small_config
 from tests.tasks import harness
+from tests.training.interrupted import stopped
 
 QUICK = {"classification", "multiple choice"}
 ROWS = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in harness.ROWS]
@@ -49,8 +50,7 @@ def test_a_student_answers_like_its_task_and_an_interrupted_run_ends_with_the_sa
     for value, prediction in zip(taught.row.x, student.predict(taught.row.x), strict=True):
         taught.row.check(value, prediction)
     assert student.task.state.labels == taught.model.task.state.labels if hasattr(student.task.state, "labels") else 1
-    run = harness.Fitted(taught.row, "wordpiece", student, tmp_path / "run")
-    resumed = harness.stopped(run, tmp_path / "stopped")
+    resumed = stopped(tmp_path / "run", tmp_path / "stopped")
     distill(taught, resumed)
     for file in ("model.safetensors", "config.json"):
         assert (resumed / file).read_bytes() == (tmp_path / "run" / file).read_bytes()
