@@ -64,15 +64,21 @@ def _matches(word: str, numbers: Mapping[str, int]) -> Iterator[int]:
 
 
 @functools.lru_cache(maxsize=4)  # it takes 0.4 s, and programs make a tokenizer for each part that needs one
-def _wordpiece_models(pieces: tuple[str, ...], split_cjk: bool) -> tuple[bytes, bytes]:
-    """Models of the WordPiece op: one for ordinary words, and one for long words, too."""
+def _wordpiece_models(pieces: tuple[str, ...], split_cjk: bool) -> tuple[Array, slice, Array]:
+    """A model of the WordPiece op for ordinary words, and the part of it that differs for long words: uint8.
+
+    Both models are as large as the vocabulary and have only the limit not in common, so an export contains one of them.
+    """
     vocabulary = _op_vocabulary(pieces, split_cjk)
     # The op limits words by bytes. With a limit of 200 every word that might have more than 200 characters becomes
     # [UNK], which is how such words are found. Only batches with such a word are tokenized again, by the second model.
     ordinary, long_words = (
-        wordpiece_model(vocabulary, size, SPECIAL_STAND_INS[1]) for size in (MAX_WORD_CHARS, 4 * MAX_WORD_CHARS)
+        np.frombuffer(wordpiece_model(vocabulary, size, SPECIAL_STAND_INS[1]), np.uint8)
+        for size in (MAX_WORD_CHARS, 4 * MAX_WORD_CHARS)
     )
-    return ordinary, long_words
+    (changed,) = np.nonzero(ordinary != long_words)
+    part = slice(int(changed[0]), int(changed[-1]) + 1)
+    return ordinary, part, long_words[part]
 
 
 class Tokenizer(BaseTokenizer):
@@ -123,10 +129,9 @@ class Tokenizer(BaseTokenizer):
         self.lower_case = self._normalizer.lower_case
         self.strip_accents = self._normalizer.strip_accents
         self.split_cjk = self._normalizer.split_cjk
-        ordinary, long_words = _wordpiece_models(tuple(pieces), self.split_cjk)
+        ordinary, self._changed, long_words = _wordpiece_models(tuple(pieces), self.split_cjk)
         with tf.init_scope():  # the buffers are constants, even if a tokenizer is created inside a graph
-            self._ordinary_model = tf.constant(np.frombuffer(ordinary, np.uint8))
-            self._long_words_model = tf.constant(np.frombuffer(long_words, np.uint8))
+            self._ordinary_model, self._for_long_words = tf.constant(ordinary), tf.constant(long_words)
             self._stands_alone = tf.constant(
                 [piece == "[UNK]" or (len(piece) == 1 and is_punctuation(piece)) for piece in pieces]
             )
@@ -249,7 +254,9 @@ class Tokenizer(BaseTokenizer):
 
     def _with_long_words(self, normalized: tf.Tensor) -> _Tokens:
         """Tokenizes with each word of more than 200 characters as [UNK]; the op itself does so above 800 bytes."""
-        ids, row_splits, starts, ends = wordpiece(normalized, self._long_words_model)
+        before, after = self._ordinary_model[: self._changed.start], self._ordinary_model[self._changed.stop :]
+        model = tf.concat([before, self._for_long_words, after], 0)
+        ids, row_splits, starts, ends = wordpiece(normalized, model)
         is_first = tf.logical_not(tf.gather(self.continues, ids))  # [pieces]
         firsts = tf.where(is_first)[:, 0]  # [words]
         lasts = tf.concat([firsts, tf.size(ids, tf.int64)[tf.newaxis]], axis=0)[1:] - 1
