@@ -157,7 +157,7 @@ def weights_of(model_dir):
 
 
 def difference(ones, others):
-    return max(np.abs(ones[path] - others[path]).max() / np.abs(ones[path]).max() for path in ones)
+    return max(np.abs(ones[path] - others[path]).max() / (np.abs(ones[path]).max() + 1e-9) for path in ones)
 
 
 @pytest.mark.parametrize("objective", SOME)
