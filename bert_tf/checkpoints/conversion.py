@@ -78,6 +78,11 @@ def convert(
     if checkpoint.head == "cosine" and format != "bert_tf":
         checkpoint.task = None
         checkpoint.warnings.append("only the encoder is written: the head, a cosine of mean vectors, has no weights")
+    if checkpoint.ranges and format != "bert_tf":
+        checkpoint.warnings.append(
+            "the ranges of the fine-tuning for int8 are not written, as the format has no place for them: an export "
+            "with int8 will measure others"
+        )
     tensors = checkpoint.tensors | (checkpoint.slots if format != "huggingface" else {})  # which has no place for them
     require_space(output, sum(tensor.nbytes for tensor in tensors.values()), "the checkpoint")
     sizes = ("num_layers", "hidden_size", "vocab_size", "max_position_embeddings")

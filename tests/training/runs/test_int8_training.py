@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from bert_tf import load
 from bert_tf.checkpoints import directory
+from bert_tf.checkpoints.conversion import convert
 from bert_tf.config import BertConfig, ClassificationConfig, FinetuneConfig, PretrainConfig, TrainConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inference import ask
@@ -93,6 +94,13 @@ def test_the_ranges_are_those_of_the_best_weights_and_are_read_again(folder, res
     copied = load(str(folder / "copy"))[0].ranges.by_path
     for path, variable in ranges.items():
         np.testing.assert_array_equal(variable.numpy(), copied[path].numpy())
+
+
+def test_a_conversion_keeps_the_ranges_or_says_that_its_format_cannot(folder, results):
+    report = convert(str(folder / "model"), "bert_tf", str(folder / "converted"))
+    assert not report["warnings"] and load(str(folder / "converted"))[0].ranges.by_path
+    report = convert(str(folder / "model"), "huggingface", str(folder / "foreign"))
+    assert any("ranges of the fine-tuning for int8" in warning for warning in report["warnings"])
 
 
 def test_models_evaluate_with_the_rounding_if_asked_to(folder, results):
