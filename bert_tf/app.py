@@ -124,15 +124,19 @@ def _fail(message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-def config_flag(help_text: str) -> Callable[[], Any]:
+def config_flag(help_text: str, complete: Callable[[Any], None] = lambda config: None) -> Callable[[], Any]:
     """Defines --config, the path of a Python file, and --config.FIELD for each field of what its get_config returns.
+
+    Args:
+        help_text: for --help.
+        complete: sets fields of the config that the flags may then change.
 
     Returns:
         Function that returns the config with these fields, checked: nothing may compute with settings before.
     """
     values = flags.FLAGS
     holder = config_flags.DEFINE_config_file("config", help_string=help_text, flag_values=values)
-    values["config"].parser = _ConfigFile()
+    values["config"].parser = _ConfigFile(complete)
     flags.mark_flag_as_required("config", values)  # type: ignore[no-untyped-call]
     return lambda: holder.value.check()
 
@@ -182,6 +186,9 @@ def _first_field(config: Any) -> str:
 class _ConfigFile(flags.ArgumentParser[Any]):
     """Runs a config file; whatever goes wrong inside of it is a ConfigError with its line."""
 
+    def __init__(self, complete: Callable[[Any], None]) -> None:
+        self._complete = complete
+
     def parse(self, path: str) -> Any:
         path, *argument = path.split(":", 1)
         loader = importlib.machinery.SourceFileLoader("config_file", path)
@@ -197,6 +204,7 @@ class _ConfigFile(flags.ArgumentParser[Any]):
         if not isinstance(config, PretrainConfig | FinetuneConfig):
             found = f"get_config() returned {shown(config)}"
             raise ConfigError(f"{path}: {found}; expected a PretrainConfig or a FinetuneConfig")
+        self._complete(config)
         _check_overrides("config", config)
         return config
 

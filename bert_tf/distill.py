@@ -21,14 +21,23 @@ from bert_tf.training.runs import sweep
 from bert_tf.training.runs.pretraining import pretrain
 from bert_tf.training.state.signals import terminable
 
-_CONFIG = config_flag("Config file, such as configs/distill/sst2.py; --config.distillation.temperature=4 sets a field.")
+
+def _complete(config: Any) -> None:
+    if isinstance(config, FinetuneConfig) and config.distillation is None:
+        config.distillation = TaskDistillation()
+
+
+_CONFIG = config_flag(
+    "Config file of a fine-tuning or of a distillation; --config.distillation.layers=3 sets a field.",
+    _complete,
+)
 _TEACHER = flags.DEFINE_string(
     "teacher", None, "Model that was fine-tuned for the task, or an encoder, in any format that bert_tf.load reads.",
     required=True,
 )  # fmt: skip
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "Directory with the files that the config's data.format reads.")
 _INIT = flags.DEFINE_string(
-    "init", "", "Model that becomes the student; without it, distillation.student is the architecture of a new one."
+    "init", "", "Model that becomes the student; without it, distillation.layers or distillation.student is a new one."
 )
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir", None, "Directory for the model, checkpoints, curves, results.json and the teacher's answers.",
@@ -49,8 +58,6 @@ def main(_: list[str]) -> None:
         return
     if _DRY_RUN.value:
         raise ConfigError("--dry_run is for encoders, but --config holds a FinetuneConfig; leave it out")
-    if isinstance(config, FinetuneConfig) and config.distillation is None:
-        config.distillation = TaskDistillation()
     devices = strategy.create(*_STRATEGY(), config.train)
     files = _DATA_DIR.value, _INIT.value, _MODEL_DIR.value
     with terminable(_MODEL_DIR.value):
@@ -63,6 +70,8 @@ def main(_: list[str]) -> None:
             reporter=FileReporter(),
         )
     metrics = metrics_line(results["final"])
+    if teacher := results.get("teacher_results"):
+        metrics += f" (teacher: {metrics_line(teacher['metrics'])})"
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done, {metrics}; wrote the model and results.json")
 
 

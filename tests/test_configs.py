@@ -39,8 +39,7 @@ def load(name):
     return module.get_config(*argument)
 
 
-STUDENTS = [f"distill/sst2.py:{size}" for size in ("layers3", "init")]
-STUDENTS += [name for name in PRETRAINING if name.startswith("distill")]
+STUDENTS = [name for name in PRETRAINING if name.startswith("distill")]
 
 
 @pytest.mark.parametrize("name", [*FILES, *GLUE_TASKS, *STUDENTS])

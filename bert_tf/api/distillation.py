@@ -21,14 +21,13 @@ _Teacher = TypeVar("_Teacher", bound=FineTuned)
 
 def distill(
     teacher: _Teacher | StrPath,
-    student: BertConfig | StrPath,
+    student: BertConfig | int | StrPath,
     texts: Values = None,
     *,
     labelled_data: Any = None,
     validation_data: Any = None,
     temperature: float = TaskDistillation.temperature,
     weight: float = TaskDistillation.weight,
-    copy_layers: bool = False,
     epochs: float = 3.0,
     batch_size: int = 32,
     learning_rate: float = 5e-5,
@@ -40,12 +39,13 @@ def distill(
 
     Args:
         teacher: a fine-tuned model, such as a `TextClassifier`, or its path.
-        student: path of a pre-trained model to start from, in any format that `bert_tf.load` reads; or the architecture
-            of a new one, which gets the teacher's tokenizer (vocab_size 0: as large as the teacher's).
+        student: path of a pre-trained model to start from, in any format that `bert_tf.load` reads. Or a new student,
+            which gets the teacher's tokenizer: its architecture (vocab_size 0: as large as the teacher's), or a number
+            of layers, for one that starts with as many evenly spaced layers of the teacher and its embeddings.
         texts: inputs without labels, as the teacher's `predict` takes them.
         labelled_data: (x, y), or what `x` alone can be in `fit`; their labels are learned, too.
         validation_data: the same, evaluated after every epoch.
-        temperature, weight, copy_layers: as in `bert_tf.config.TaskDistillation`; without `labelled_data` the weight is
+        temperature, weight: as in `bert_tf.config.TaskDistillation`; without `labelled_data` the weight is
             1.
         epochs, batch_size, learning_rate, directory, verbose, **train: as for `TextClassifier.fit`.
 
@@ -67,16 +67,19 @@ def distill(
         raise ConfigError("there is nothing to learn from; give texts, labelled_data or both")
     if labelled_data is None:
         weight = 1.0
-    settings = TaskDistillation(temperature, weight, copy_layers=copy_layers)
+    settings = TaskDistillation(temperature, weight)
     path = ""
     if isinstance(student, BertConfig):
         settings.student = student
         checkpoint = Checkpoint(student, {}, tokenizer=teacher.tokenizer)
+    elif isinstance(student, int):
+        settings.layers = student
+        checkpoint = Checkpoint(teacher.encoder.config, {}, tokenizer=teacher.tokenizer)
     elif isinstance(student, str | os.PathLike):
         path = absolute(student)
         checkpoint = open_with_warnings(path)
     else:
-        raise ConfigError(f"student is {shown(student)}; expected a path or a BertConfig")
+        raise ConfigError(f"student is {shown(student)}; expected a path, a BertConfig or a number of layers")
     model = type(teacher)(path, checkpoint, "float32", {})
     model._config = teacher.task.config
     given = {}

@@ -12,6 +12,7 @@ from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import encoder_of
+from bert_tf.model.pruning import all_parts, pruned_config
 from bert_tf.model.variables import variable_shapes
 from bert_tf.types import Shapes
 
@@ -36,6 +37,18 @@ def copied_layers(student: int, teacher: int) -> list[int]:
     the program that trained DistilBERT.
     """
     return [round(index * (teacher - 1) / max(student - 1, 1)) for index in range(student)]
+
+
+def with_layers(teacher: BertConfig, layers: int, path: str) -> BertConfig:
+    """The architecture of a student with so many evenly spaced layers of its teacher in `path`."""
+    if layers > teacher.num_layers:
+        raise ConfigError(
+            f"distillation.layers is {layers}, and the teacher {path} has {teacher.num_layers}; expected at most that"
+        )
+    if teacher.shared_layers:
+        return dataclasses.replace(teacher, num_layers=layers)
+    parts = all_parts(teacher)
+    return pruned_config(teacher, [parts[layer] for layer in copied_layers(layers, teacher.num_layers)])
 
 
 def check_copy(student: BertConfig, teacher: BertConfig) -> None:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from bert_tf.checkpoints import adapt, directory
-from bert_tf.checkpoints.student import copied_layers
 from bert_tf.config import BertConfig, FinetuneConfig, TaskDistillation, TrainConfig
 from bert_tf.config.values import fitting
 from bert_tf.errors import ConfigError, DataError
@@ -24,7 +23,6 @@ from bert_tf.inputs.datasets.sources import Source
 from bert_tf.inputs.identity import file_identity
 from bert_tf.locks import locked
 from bert_tf.model.encoder import encoder_of
-from bert_tf.model.pruning import all_parts, pruned_config
 from bert_tf.tasks import FineTuningTask
 from bert_tf.training import pruning
 from bert_tf.training.evaluation import Split
@@ -163,18 +161,13 @@ def _pruned(job: Job, folder: str, models: Mapping[str, str]) -> str:
 
 def _half(job: Job, folder: str, models: Mapping[str, str]) -> str:
     """A student that starts with half of the layers of the model, which is its teacher (Sanh et al., 2019)."""
-    like = directory.read(models["trimmed"]).config
-    layers = copied_layers(like.num_layers // 2, like.num_layers)
-    student = pruned_config(like, [all_parts(like)[layer] for layer in layers])
-    settings = TaskDistillation(student=student, copy_layers=True)
+    settings = TaskDistillation(layers=directory.read(models["trimmed"]).config.num_layers // 2)
     return _distilled(job, folder, models, settings, TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5))
 
 
 def _tiny(job: Job, folder: str, models: Mapping[str, str]) -> str:
     """A new student of BERT-tiny's size; it starts from random weights and so learns longer, at a higher rate."""
-    like = directory.read(models["trimmed"]).config
-    kept = {name: getattr(like, name) for name in ("max_position_embeddings", "position_offset", "type_vocab_size")}
-    settings = TaskDistillation(student=BertConfig.from_name("tiny", vocab_size=0, **kept))
+    settings = TaskDistillation(student="tiny")
     return _distilled(job, folder, models, settings, TrainConfig(batch_size=32, epochs=10, learning_rate=3e-4))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.student import check_copy, check_smaller, copy_layers
+from bert_tf.checkpoints.student import check_smaller, copy_layers, with_layers
 from bert_tf.config import FinetuneConfig, TaskDistillation
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.datasets.examples import Labels
@@ -75,14 +75,18 @@ class Distillation:
             dtype: as for `bert_tf.load`.
         """
         tokenizer = self.teacher.task.tokenizer
-        config = self._settings.student_config(tokenizer.vocab_size, pooler=pooler)
+        teacher, layers = self.teacher.checkpoint.config, self._settings.layers
+        if layers:
+            config = with_layers(teacher, layers, self.teacher.path)
+        else:
+            config = self._settings.student_config(teacher, tokenizer.vocab_size)
+        config = dataclasses.replace(config, pooler=pooler)
         identity = {
             "model": dataclasses.asdict(config),
             "tokenizer": tokenizer_identity(tokenizer)["fingerprint"],
         }
         student = BertEncoder(config, dtype=dtype)
-        if self._settings.copy_layers:
-            check_copy(config, self.teacher.checkpoint.config)
+        if layers:
             copy_layers(self.teacher.checkpoint, student)
         return student, tokenizer, identity
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import bert_tf
 from bert_tf.checkpoints import directory
-from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, TaskDistillation, TrainConfig
+from bert_tf.config import BertConfig, ClassificationConfig, ExampleData, FinetuneConfig, TaskDistillation, TrainConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.inputs.datasets.sources import InMemory
@@ -222,7 +222,7 @@ def test_a_run_without_a_teacher_or_with_two_students_is_refused(classifier, tmp
     with raises(ConfigError, "--init", "distillation.student"):
         finetuning.finetune(config, given, str(classifier.folder), str(tmp_path / "run"), strategy,
                             teacher=str(classifier.folder))  # fmt: skip
-    config.distillation.student = None
+    config.distillation.student = ""
     with raises(ConfigError, "--init", "distillation.student"):
         finetuning.finetune(config, given, "", str(tmp_path / "run"), strategy, teacher=str(classifier.folder))
 
@@ -242,10 +242,22 @@ def test_the_function_and_the_program_of_the_same_name_do_not_hide_each_other():
 
 
 def test_a_student_starts_with_layers_of_its_teacher(classifier):
-    config = dataclasses.replace(classifier.model.encoder.config, num_layers=1)
-    student = distill(classifier, student=config, copy_layers=True, learning_rate=1e-9, epochs=1, save_every=0)
+    student = distill(classifier, student=1, learning_rate=1e-9, epochs=1, save_every=0)
+    assert student.encoder.config.num_layers == 1
     weights = {variable.path: variable.numpy() for variable in classifier.model.encoder.weights}
     for variable in student.encoder.weights:
         np.testing.assert_allclose(variable.numpy(), weights[variable.path], atol=1e-6, err_msg=variable.path)
-    with raises(ConfigError, "(64, 8)", "teacher's sizes"):
-        distill(classifier, student=dataclasses.replace(config, hidden_size=8, num_heads=2), copy_layers=True)
+    with raises(ConfigError, classifier.folder.parent.anchor, "distillation.layers is 9", "at most"):
+        distill(classifier, student=9)
+    with raises(ConfigError, "distillation.layers is 1", "distillation.student"):
+        TaskDistillation(student=STUDENT, layers=1).check()
+
+
+def test_a_student_is_named_and_fits_the_text_of_its_teacher():
+    like = small_config(vocab_size=60, max_position_embeddings=40, type_vocab_size=1, position_offset=2)
+    student = TaskDistillation(student="tiny").check().student_config(like, 50)
+    assert student == BertConfig.from_name(
+        "tiny", vocab_size=50, max_position_embeddings=40, type_vocab_size=1, position_offset=2
+    )
+    with raises(ConfigError, "'tinny'", "tiny, mini"):
+        TaskDistillation(student="tinny").check()
