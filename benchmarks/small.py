@@ -19,8 +19,8 @@ from bert_tf.inference import predictions  # noqa: E402
 from bert_tf.inputs.datasets.sources import Source  # noqa: E402
 from bert_tf.report.file_reporter import table  # noqa: E402
 from bert_tf.report.plots import draw_tradeoff  # noqa: E402
-from bert_tf.training.compression import measured  # noqa: E402
 from bert_tf.training.evaluation import Split  # noqa: E402
+from bert_tf.training.runs.compression import measured  # noqa: E402
 
 
 def _measured(export: str, data_dir: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from bert_tf.files import check_output
 from bert_tf.inference.saved_model import on_cpu
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.training import strategy
-from bert_tf.training.compression import Target, compress
+from bert_tf.training.runs.compression import Target, compress
 from bert_tf.training.state.signals import terminable
 
 _UNITS = {"kb": 1e-3, "mb": 1.0, "gb": 1e3}  # MB

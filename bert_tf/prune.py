@@ -1,16 +1,12 @@
 """Prunes a fine-tuned model: python -m bert_tf.prune --model_dir=DIR --data_dir=DIR --share=0.5 --output_dir=DIR."""
 
-import os
-
 from absl import flags
 
 from bert_tf.app import data_flags, run, strategy_flags
-from bert_tf.checkpoints import directory
-from bert_tf.files import check_output, replacing_directory, write_json
+from bert_tf.files import check_output
 from bert_tf.inputs.datasets.sources import Source
-from bert_tf.model.encoder import encoder_of
-from bert_tf.training import pruning, strategy
-from bert_tf.training.evaluation import Split
+from bert_tf.training import strategy
+from bert_tf.training.runs import pruning
 
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "Directory that finetune wrote.", required=True)
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "Labelled examples: a file, or the directory with the task's files.")
@@ -38,20 +34,16 @@ _STRATEGY = strategy_flags()
 def main(_: list[str]) -> None:
     output = _OUTPUT_DIR.value
     check_output(output, directory=True, new=True)
-    pruning.check_share(_SHARE.value)
-    devices = strategy.create(*_STRATEGY())
-    with devices.scope():
-        task, model = directory.load_fine_tuned(_MODEL_DIR.value)
-    read = task.replaced(data=_DATA(task.data))
-    split = Split(Source(read.data, _DATA_DIR.value, task.example), _SPLIT.value)
-    split.keep(_EXAMPLES.value)
-    split.prepare(read)
-    pruned = pruning.prune(read, model, split.columns, _SHARE.value, devices, batch_size=_BATCH_SIZE.value)
-    report = {"program": "prune", "model_dir": _MODEL_DIR.value, "data": split.where, "examples": len(split.examples)}
-    report |= pruned.report
-    with replacing_directory(output) as temporary:
-        directory.save(temporary, pruned.model, encoder_of(pruned.model), task)
-        write_json(os.path.join(temporary, pruning.REPORT), report)
+    report = pruning.prune_model(
+        _MODEL_DIR.value,
+        output,
+        lambda task: Source(_DATA(task.data), _DATA_DIR.value, task.example),
+        _SPLIT.value,
+        _SHARE.value,
+        strategy.create(*_STRATEGY()),
+        examples=_EXAMPLES.value,
+        batch_size=_BATCH_SIZE.value,
+    )
     print(f"{pruning.text(report)}\n{output}: wrote the model and {pruning.REPORT}")
 
 

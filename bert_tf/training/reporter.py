@@ -48,7 +48,7 @@ class Reporter:
         """Called with the results of an ablation (`training.runs.ablation.ablate`)."""
 
     def compression(self, directory: str, results: Json) -> None:
-        """Called with the results of a compression (`training.compression.compress`)."""
+        """Called with the results of a compression (`training.runs.compression.compress`)."""
 
 
 SILENT = Reporter()

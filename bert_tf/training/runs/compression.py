@@ -22,18 +22,17 @@ from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.inputs.identity import file_identity
 from bert_tf.locks import locked
-from bert_tf.model.encoder import encoder_of
 from bert_tf.tasks import FineTuningTask
-from bert_tf.training import pruning
 from bert_tf.training.evaluation import Split
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.finetuning import finetune
+from bert_tf.training.runs.pruning import prune_model
 from bert_tf.training.runs.runner import isolated_session, results_of
 from bert_tf.training.state.run_manifest import RunManifest, remedy
 from bert_tf.types import Json
 
 THREADS = (1, 2)
-_PRUNED, _CALIBRATION = 0.25, 1000  # share of the weights, and examples by which they are chosen
+_PRUNED = 0.25  # share of the weights of the layers
 _TIMED, _BATCH = 50, 32  # examples of which each is timed, and that are timed together
 
 
@@ -146,16 +145,9 @@ def _texts(job: Job) -> Iterable[str | bytes]:
 
 def _pruned(job: Job, folder: str, models: Mapping[str, str]) -> str:
     """The trimmed model without a part of its layers' weights; nothing is trained."""
-    with job.strategy.scope():
-        task, model = directory.load_fine_tuned(models["trimmed"])
-    read = task.replaced(data=job.task.data)
-    split = Split(job.source, "train")
-    split.keep(_CALIBRATION)
-    split.prepare(read)
-    pruned = pruning.prune(read, model, split.columns, _PRUNED, job.strategy)
     path = os.path.join(folder, "model")
-    directory.save(path, pruned.model, encoder_of(pruned.model), task)
-    write_json(os.path.join(folder, pruning.REPORT), pruned.report)
+    if not os.path.exists(path):
+        prune_model(models["trimmed"], path, lambda _: job.source, "train", _PRUNED, job.strategy)
     return path
 
 

@@ -8,15 +8,19 @@ are tried, the one with the lowest loss remains.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.checkpoints import directory
 from bert_tf.config import BertConfig, FeatureConfig
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import replacing_directory, write_json
+from bert_tf.inputs.datasets.sources import Source
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.model.layers import ConvertedDense, Dense, converted
 from bert_tf.model.mode import Mode, computing, infer
@@ -25,7 +29,7 @@ from bert_tf.progress import log
 from bert_tf.quiet import traced_function
 from bert_tf.tasks.objective import Objective
 from bert_tf.tasks.task import FineTuningTask
-from bert_tf.training.evaluation import evaluator
+from bert_tf.training.evaluation import Split, evaluator
 from bert_tf.training.runs.dry_run import table
 from bert_tf.training.runs.runner import isolated_session
 from bert_tf.types import Array, Json, Metrics, Tensors
@@ -61,6 +65,46 @@ class Pruned(NamedTuple):
     model: keras.Model
     kept: list[Kept]
     report: Json
+
+
+def prune_model(
+    model_dir: str,
+    output: str,
+    source: Callable[[FineTuningTask], Source],
+    split: str,
+    share: float,
+    strategy: tf.distribute.Strategy,
+    *,
+    examples: int = 1000,
+    batch_size: int = 32,
+) -> Json:
+    """Prunes a saved model.
+
+    Args:
+        model_dir: of the model.
+        output: a directory that must not exist; it gets the model and the report.
+        source: returns the labelled examples for the model's task.
+        split: the split of them that decides.
+        share, strategy, batch_size: as for `prune`.
+        examples: their largest number; they are spread over the split.
+
+    Returns:
+        The report of `prune` with program, model_dir, data (the name of the split) and examples (their number).
+    """
+    check_share(share)
+    with strategy.scope():
+        task, model = directory.load_fine_tuned(model_dir)
+    given = source(task)
+    found, read = Split(given, split), task.replaced(data=given.data)
+    found.keep(examples)
+    found.prepare(read)
+    pruned = prune(read, model, found.columns, share, strategy, batch_size=batch_size)
+    report: Json = {"program": "prune", "model_dir": model_dir, "data": found.where, "examples": len(found.examples)}
+    report |= pruned.report
+    with replacing_directory(output) as temporary:
+        directory.save(temporary, pruned.model, encoder_of(pruned.model), task)
+        write_json(os.path.join(temporary, REPORT), report)
+    return report
 
 
 def prune(
