@@ -9,9 +9,9 @@ from bert_tf.files import bundled
 _VOCAB_SIZE = 5000
 
 
-def config(name: str) -> Any:
-    """The PretrainConfig or FinetuneConfig of a file in configs/, such as "pretrain/tiny.py"."""
-    return runpy.run_path(bundled(f"configs/{name}"))["get_config"]()
+def config(name: str, *arguments: str) -> Any:
+    """The PretrainConfig or FinetuneConfig of a file in configs/, such as "pretrain/tiny.py", and its argument."""
+    return runpy.run_path(bundled(f"configs/{name}"))["get_config"](*arguments)
 
 
 def write_english_vocabulary(path: str) -> int:

@@ -76,7 +76,8 @@ def finetune(
         The contents of results.json. For several runs: trials, a list of dicts (name, settings, seed, steps, seconds,
         final, learned: whether it is better than the baseline); groups, a list of dicts, one for each choice of
         settings (settings, runs, mean, deviation of the sample or None, best, failed: names of runs that did not
-        learn); best, the name of a trial; task, measure, baseline, steps and final of that trial.
+        learn); best, the name of a trial; task, measure, baseline, steps, final and, if it has a
+        teacher, teacher_results of that trial.
     """
     expect(config, FinetuneConfig)
     config.check()
@@ -216,7 +217,7 @@ def summarize(trials: Sequence[Trial], results: Mapping[str, Json], diverged: Co
         "trials": rows,
         "groups": groups,
         "best": best["name"],
-    } | {key: results[best["name"]][key] for key in _SUMMARIZED}
+    } | {key: value for key, value in results[best["name"]].items() if key in (*_SUMMARIZED, "teacher_results")}
 
 
 def _copy(folder: str, model_dir: str) -> None:
