@@ -50,7 +50,7 @@ TASKS = {
     "SNIPS": Task("snips", "snips", "slot_f1", (3, 1e-4), (2, 1e-4), (6, 1e-3)),
     "NSMC": Task("nsmc", "nsmc", "accuracy", (2, 1e-4), (2, 1e-4), (6, 5e-4), english=False),
 }
-STUDENTS: dict[str, dict[str, Any]] = {"3 layers": {"layers": 3}, "2 x 128": {"student": "tiny"}}
+STUDENTS: dict[str, dict[str, Any]] = {"3 layers": {"layers": 3}, "2 x 128": {"size": "tiny"}}
 WEIGHTS = (0.9, 0.001)
 
 

@@ -37,7 +37,9 @@ _TEACHER = flags.DEFINE_string(
 )  # fmt: skip
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "Directory with the files that the config's data.format reads.")
 _INIT = flags.DEFINE_string(
-    "init", "", "Model that becomes the student; without it, distillation.layers or distillation.student is a new one."
+    "init",
+    "",
+    "Model that becomes the student; without it, distillation.layers or distillation.size is that of a new one.",
 )
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir", None, "Directory for the model, checkpoints, curves, results.json and the teacher's answers.",

@@ -21,11 +21,12 @@ class TaskDistillation:
             have no labels.
         texts: further examples without labels: a file in --data_dir, in the format of the labelled ones or in JSON
             lines (.jsonl); "" for none.
-        student: architecture of a new student: a name that `BertConfig.from_name` knows, such as "tiny", or a
-            BertConfig, in which vocab_size 0 means the size of the teacher's vocabulary. "" for a student that is
-            given, with --init.
-        layers: instead of `student`, the number of layers of a new student that starts with as many evenly spaced
-            layers of the teacher, and with its embeddings (Sanh et al., 2019, arXiv:1910.01108, section 3).
+        layers: number of layers of a new student that starts with as many evenly spaced layers of the teacher, and with
+            its embeddings (Sanh et al., 2019, arXiv:1910.01108, section 3). A student that --init names has neither
+            `layers` nor `size` nor `student`; a new one has one of them.
+        size: of a new student with random weights: a name that `BertConfig.from_name` knows, such as "tiny".
+        student: architecture of a new student with random weights; vocab_size 0 means the size of the teacher's
+            vocabulary.
         answers: folder for the teacher's answers, which other runs with the same teacher and texts read instead of
             computing them; "" for one in the model directory.
     """
@@ -33,21 +34,24 @@ class TaskDistillation:
     temperature: float = setting(2.0, above=0, at_most=1000)
     weight: float = setting(0.9, above=0, at_most=1)
     texts: str = ""
-    student: BertConfig | str = ""
     layers: int = setting(0, at_least=0, at_most=10_000)
+    size: str = ""
+    student: BertConfig | None = None
     answers: str = ""
 
     def check(self) -> Self:
         """Raises ConfigError for invalid values; `student` is checked when the size of the vocabulary is known."""
         check_fields(self, "distillation")
-        if self.layers and self.student:
-            raise ConfigError(
-                f"distillation.layers is {self.layers}, and distillation.student another new student; leave one of "
-                "them out"
-            )
-        if isinstance(self.student, str) and self.student:
-            BertConfig.from_name(self.student)
+        if len(self.new) > 1:
+            raise ConfigError(f"{' and '.join(self.new)} are set, each for another new student; leave all but one out")
+        if self.size:
+            BertConfig.from_name(self.size)
         return self
+
+    @property
+    def new(self) -> list[str]:
+        """The settings that say what a new student is."""
+        return [f"distillation.{name}" for name in ("layers", "size", "student") if getattr(self, name)]
 
     def student_config(self, teacher: BertConfig, vocab_size: int) -> BertConfig:
         """The architecture of a new student without layers of its teacher.
@@ -56,15 +60,15 @@ class TaskDistillation:
             teacher: the teacher's.
             vocab_size: of the teacher's tokenizer.
         """
-        if isinstance(self.student, BertConfig):
+        if self.student:
             config = dataclasses.replace(self.student, vocab_size=self.student.vocab_size or vocab_size)
-        elif self.student:
+        elif self.size:
             kept = {name: getattr(teacher, name) for name in _OF_TEXT}
-            config = BertConfig.from_name(self.student, vocab_size=vocab_size, **kept)
+            config = BertConfig.from_name(self.size, vocab_size=vocab_size, **kept)
         else:
             raise ConfigError(
-                "there is no student; name its checkpoint with --init, or set distillation.student to the architecture "
-                "of a new one, or distillation.layers to the number of the teacher's layers with which it starts"
+                "there is no student; name its checkpoint with --init, or set distillation.layers to the number of the "
+                "teacher's layers with which a new one starts, or distillation.size to its size, such as tiny"
             )
         if config.check().vocab_size < vocab_size:
             raise ConfigError(

@@ -159,7 +159,7 @@ def _half(job: Job, folder: str, models: Mapping[str, str]) -> str:
 
 def _tiny(job: Job, folder: str, models: Mapping[str, str]) -> str:
     """A new student of BERT-tiny's size; it starts from random weights and so learns longer, at a higher rate."""
-    settings = TaskDistillation(student="tiny")
+    settings = TaskDistillation(size="tiny")
     return _distilled(job, folder, models, settings, TrainConfig(batch_size=32, epochs=10, learning_rate=3e-4))
 
 
