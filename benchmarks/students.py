@@ -27,6 +27,7 @@ class Task(NamedTuple):
         folder: in --data.
         metric: that is shown.
         teacher, layers, tiny: epochs and learning rate of the teacher, and of both kinds of students.
+        batch_size: of all of them.
         files: fields of the ExampleData.
         english: whether --english is the teacher's start, not --korean.
     """
@@ -37,6 +38,7 @@ class Task(NamedTuple):
     teacher: tuple[float, float]
     layers: tuple[float, float]
     tiny: tuple[float, float]
+    batch_size: int = 32
     files: dict[str, str] = {}  # noqa: RUF012
     english: bool = True
 
@@ -44,10 +46,10 @@ class Task(NamedTuple):
 EWT = {"train": "en_ewt-dev.conllu", "validation": "en_ewt-test.conllu", "test": ""}
 TASKS = {
     "SST-2": Task("sst2", "sst2", "accuracy", (3, 1e-4), (3, 1e-4), (10, 3e-4)),
-    "CLINC150": Task("clinc150", "clinc150", "accuracy", (4, 2e-4), (3, 2e-4), (10, 1e-3)),
-    "STS-B": Task("glue:stsb", "stsb", "spearman", (3, 1e-4), (3, 1e-4), (10, 5e-4)),
-    "EWT": Task("ud_upos", "ud", "accuracy", (4, 2e-4), (6, 2e-4), (20, 1e-3), EWT),
-    "SNIPS": Task("snips", "snips", "slot_f1", (3, 1e-4), (2, 1e-4), (6, 1e-3)),
+    "CLINC150": Task("clinc150", "clinc150", "accuracy", (4, 3e-4), (3, 3e-4), (10, 1.5e-3), 64),
+    "STS-B": Task("glue:stsb", "stsb", "spearman", (3, 1.5e-4), (3, 1.5e-4), (10, 8e-4), 64),
+    "EWT": Task("ud_upos", "ud", "accuracy", (4, 2e-4), (6, 2e-4), (20, 1e-3), files=EWT),
+    "SNIPS": Task("snips", "snips", "slot_f1", (3, 1.5e-4), (2, 1.5e-4), (6, 1.5e-3), 64),
     "NSMC": Task("nsmc", "nsmc", "accuracy", (2, 1e-4), (2, 1e-4), (6, 5e-4), english=False),
 }
 STUDENTS: dict[str, dict[str, Any]] = {"3 layers": {"layers": 3}, "2 x 128": {"size": "tiny"}}
@@ -91,7 +93,7 @@ def train(name: str, arguments: argparse.Namespace) -> None:
     def run(where: str, recipe: tuple[float, float], init: str, distillation: TaskDistillation | None) -> None:
         own = copy.deepcopy(settings)
         own.train.epochs, own.train.learning_rate = recipe
-        own.train.evaluate_every = 0
+        own.train.batch_size, own.train.evaluate_every = task.batch_size, 100_000  # at the end
         if distillation:
             own.distillation, own.train.seeds = distillation, arguments.seeds
         teacher = str(folder / "teacher") if distillation else ""
