@@ -124,7 +124,11 @@ def _fail(message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-def config_flag(help_text: str, complete: Callable[[Any], None] = lambda config: None) -> Callable[[], Any]:
+def _as_it_is(_: object) -> None:
+    """Sets no fields of a config."""
+
+
+def config_flag(help_text: str, complete: Callable[[Any], None] = _as_it_is) -> Callable[[], Any]:
     """Defines --config, the path of a Python file, and --config.FIELD for each field of what its get_config returns.
 
     Args:
@@ -186,7 +190,7 @@ def _first_field(config: Any) -> str:
 class _ConfigFile(flags.ArgumentParser[Any]):
     """Runs a config file; whatever goes wrong inside of it is a ConfigError with its line."""
 
-    def __init__(self, complete: Callable[[Any], None]) -> None:
+    def __init__(self, complete: Callable[[Any], None] = _as_it_is) -> None:
         self._complete = complete
 
     def parse(self, path: str) -> Any:
