@@ -198,6 +198,9 @@ def draw_tradeoff(path: str, rows: Sequence[Json], metric: str) -> None:
     _write_png(path, _tradeoff(rows, metric))
 
 
+_MARKERS = "osD^vP*XphHd"
+
+
 def _tradeoff(rows: Sequence[Json], metric: str) -> Figure:
     figure = Figure(figsize=(9.2, 4.2))
     axes = figure.subplots(1, 2, sharey=True)
@@ -207,8 +210,9 @@ def _tradeoff(rows: Sequence[Json], metric: str) -> Figure:
         for number, row in enumerate(rows):
             low, high = row["interval"] or (row["value"], row["value"])
             errors = [[max(0.0, row["value"] - low)], [max(0.0, high - row["value"])]]
-            colour = f"C{number % 10}"
-            one.errorbar(row[key], row["value"], yerr=errors, fmt="o", color=colour, label=row["name"], elinewidth=1.0)
+            # There are two colours, so the markers tell the rows apart.
+            style = {"fmt": _MARKERS[number % len(_MARKERS)], "color": f"C{number % 2}", "markersize": 8}
+            one.errorbar(row[key], row["value"], yerr=errors, label=row["name"], elinewidth=1.0, **style)
         one.set(xscale="log", xlabel=label)
         one.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes[0].set_ylabel(metric)
