@@ -45,8 +45,7 @@ def distill(
         texts: inputs without labels, as the teacher's `predict` takes them.
         labelled_data: (x, y), or what `x` alone can be in `fit`; their labels are learned, too.
         validation_data: the same, evaluated after every epoch.
-        temperature, weight: as in `bert_tf.config.TaskDistillation`; without `labelled_data` the weight is
-            1.
+        temperature, weight: as in `bert_tf.config.TaskDistillation`; without `labelled_data` the weight is 1.
         epochs, batch_size, learning_rate, directory, verbose, **train: as for `TextClassifier.fit`.
 
     Returns:

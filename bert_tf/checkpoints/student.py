@@ -39,11 +39,11 @@ def copied_layers(student: int, teacher: int) -> list[int]:
     return [round(index * (teacher - 1) / max(student - 1, 1)) for index in range(student)]
 
 
-def with_layers(teacher: BertConfig, layers: int, path: str) -> BertConfig:
-    """The architecture of a student with so many evenly spaced layers of its teacher in `path`."""
+def with_layers(teacher: BertConfig, layers: int) -> BertConfig:
+    """The architecture of a student with so many evenly spaced layers of its teacher."""
     if layers > teacher.num_layers:
         raise ConfigError(
-            f"distillation.layers is {layers}, and the teacher {path} has {teacher.num_layers}; expected at most that"
+            f"distillation.layers is {layers}, and the teacher has {teacher.num_layers}; expected no more"
         )
     if teacher.shared_layers:
         return dataclasses.replace(teacher, num_layers=layers)

@@ -42,14 +42,16 @@ class TaskDistillation:
     def check(self) -> Self:
         """Raises ConfigError for invalid values; `student` is checked when the size of the vocabulary is known."""
         check_fields(self, "distillation")
-        if len(self.new) > 1:
-            raise ConfigError(f"{' and '.join(self.new)} are set, each for another new student; leave all but one out")
+        if len(self.of_new_student) > 1:
+            raise ConfigError(
+                f"{' and '.join(self.of_new_student)} are set, each for another new student; leave all but one out"
+            )
         if self.size:
             BertConfig.from_name(self.size)
         return self
 
     @property
-    def new(self) -> list[str]:
+    def of_new_student(self) -> list[str]:
         """The settings that say what a new student is."""
         return [f"distillation.{name}" for name in ("layers", "size", "student") if getattr(self, name)]
 

@@ -194,6 +194,9 @@ class Model(Answerer):
     Args:
         path: folder of one of its versions.
 
+    Attributes:
+        variant: from `describe_variant`.
+
     Raises:
         ValueError: there is none, or it cannot be loaded.
     """
@@ -202,8 +205,7 @@ class Model(Answerer):
         variants = _variants(path)
         if problem := unsuitable(variants):
             raise ValueError(f"{path}: {problem}")
-        if taken := describe_variant(variants):
-            print(f"ask.py: {taken}", file=sys.stderr)
+        self.variant = describe_variant(variants)
         tf = _tensorflow()
         tf.compat.v1.logging.set_verbosity("ERROR")  # that this loader is deprecated in Python does not concern users
         self._session = tf.compat.v1.Session(graph=tf.Graph())
@@ -627,6 +629,8 @@ def main(*arguments: str) -> None:
     location = ""
     try:
         model = open_model(arguments[0])
+        if variant := getattr(model, "variant", ""):
+            print(f"ask.py: {variant}", file=sys.stderr)
         for where, question in _questions(arguments[1:], model):
             location = where
             is_body = isinstance(question.get("inputs"), dict)

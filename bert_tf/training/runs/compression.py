@@ -281,7 +281,9 @@ def compress(
 def line(row: Json, metric: str) -> str:
     """A step's result for the terminal."""
     interval = "" if row["interval"] is None else " ({:.4f} to {:.4f})".format(*row["interval"])
-    times = ", ".join(f"{row[_key(threads)]:.2f} ms with {threads} thread(s)" for threads in THREADS)
+    times = ", ".join(
+        f"{row[key]:.2f} ms with {key.removeprefix('ms_').replace('_', ' ')}" for key in map(_key, THREADS)
+    )
     return f"{row['name']}, {row['title']}: {metric} {row['value']:.4f}{interval}, {row['megabytes']:.2f} MB, {times}"
 
 

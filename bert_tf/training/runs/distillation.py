@@ -77,7 +77,7 @@ class Distillation:
         tokenizer = self.teacher.task.tokenizer
         teacher, layers = self.teacher.checkpoint.config, self._settings.layers
         if layers:
-            config = with_layers(teacher, layers, self.teacher.path)
+            config = with_layers(teacher, layers)
         else:
             config = self._settings.student_config(teacher, tokenizer.vocab_size)
         config = dataclasses.replace(config, pooler=pooler)

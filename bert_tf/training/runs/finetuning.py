@@ -216,10 +216,8 @@ def _load(
     needs_pooler = task_of(task_config).head(to_dict(task_config)) in ON_POOLED
     if distillation and not init:
         return distillation.new_student(needs_pooler, dtype)
-    if config.distillation and config.distillation.new:
-        raise ConfigError(
-            f"--init names the student {init}, and {config.distillation.new[0]} another, new one; leave one of them out"
-        )
+    if config.distillation and (found := config.distillation.of_new_student):
+        raise ConfigError(f"--init names the student {init}, and {found[0]} another, new one; leave one of them out")
     encoder, tokenizer = load(init, pooler=needs_pooler or None, dtype=dtype)
     if tokenizer is None:
         raise DataError(f"{init}: no vocabulary to tokenize text with; expected a checkpoint with its tokenizer")
