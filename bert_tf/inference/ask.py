@@ -109,7 +109,10 @@ class Answerer(abc.ABC):
         signatures: as given, the inputs sorted.
         ranks: the inputs of `serving_default` likewise.
         optional: names of the inputs that may be left out.
+        variant: which of its variants a version computes here, for people; "" if it has only one, or on a server.
     """
+
+    variant = ""
 
     def __init__(self, signatures: Mapping[str, Mapping[str, int]]) -> None:
         self.signatures = {name: dict(sorted(inputs.items())) for name, inputs in signatures.items()}
@@ -193,9 +196,6 @@ class Model(Answerer):
 
     Args:
         path: folder of one of its versions.
-
-    Attributes:
-        variant: from `describe_variant`.
 
     Raises:
         ValueError: there is none, or it cannot be loaded.
@@ -629,8 +629,8 @@ def main(*arguments: str) -> None:
     location = ""
     try:
         model = open_model(arguments[0])
-        if variant := getattr(model, "variant", ""):
-            print(f"ask.py: {variant}", file=sys.stderr)
+        if model.variant:
+            print(f"ask.py: {model.variant}", file=sys.stderr)
         for where, question in _questions(arguments[1:], model):
             location = where
             is_body = isinstance(question.get("inputs"), dict)

@@ -49,7 +49,7 @@ def test_a_student_answers_like_its_task_and_an_interrupted_run_ends_with_the_sa
     student = distill(taught, tmp_path / "run")
     for value, prediction in zip(taught.row.x, student.predict(taught.row.x), strict=True):
         taught.row.check(value, prediction)
-    assert student.task.state.labels == taught.model.task.state.labels if hasattr(student.task.state, "labels") else 1
+    assert getattr(student.task.state, "labels", None) == getattr(taught.model.task.state, "labels", None)
     resumed = stopped(tmp_path / "run", tmp_path / "stopped")
     distill(taught, resumed)
     for file in ("model.safetensors", "config.json"):
@@ -247,7 +247,7 @@ def test_a_student_starts_with_layers_of_its_teacher(classifier):
     weights = {variable.path: variable.numpy() for variable in classifier.model.encoder.weights}
     for variable in student.encoder.weights:
         np.testing.assert_allclose(variable.numpy(), weights[variable.path], atol=1e-6, err_msg=variable.path)
-    with raises(ConfigError, "distillation.layers is 9", "teacher has 2", "no more"):
+    with raises(ConfigError, "distillation.layers is 9"):
         distill(classifier, student=9)
     with raises(ConfigError, "distillation.layers", "distillation.student"):
         TaskDistillation(student=STUDENT, layers=1).check()
