@@ -6,6 +6,7 @@ DOCS := .venv-docs
 GARDEN := .venv-model-garden
 TORCH := .venv-torch
 KERASHUB := .venv-kerashub
+OPTIMUM := .venv-optimum
 TF220 := .venv-tf2.20
 TF217 := .venv-tf2.17
 TF212 := .venv-tf2.12
@@ -61,6 +62,12 @@ $(KERASHUB)/.ready:
 	$(KERASHUB)/bin/python -m pip install --quiet tensorflow-cpu keras-hub
 	touch $@
 
+# Optimum needs Transformers 4.
+$(OPTIMUM)/.ready:
+	$(PYTHON) -m venv $(OPTIMUM)
+	$(OPTIMUM)/bin/python -m pip install --quiet optimum-onnx onnxruntime sentence-transformers sentencepiece
+	touch $@
+
 # The other pair of TensorFlow and TF Text: TPUs and TF Serving have no newer one.
 $(TF220)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(TF220)
@@ -100,8 +107,9 @@ OTHER_VERSIONS += $$(test ! -e $(TF212)/.ready || echo BERT_TF_TEST_TF_2_12_PYTH
 test-servers: $(BIN)/.ready $(TF220)/.ready $(TF217)/.ready $(TF212)/.ready
 	env $(OTHER_VERSIONS) $(BIN)/python -m pytest tests/inference
 
-test-all: $(BIN)/.peers $(GARDEN)/.ready $(TF220)/.ready $(TF217)/.ready $(TF212)/.ready
-	env BERT_TF_TEST_MODEL_GARDEN_PYTHON=$(CURDIR)/$(GARDEN)/bin/python $(OTHER_VERSIONS) $(BIN)/python -m pytest
+test-all: $(BIN)/.peers $(GARDEN)/.ready $(TF220)/.ready $(TF217)/.ready $(TF212)/.ready $(OPTIMUM)/.ready
+	env BERT_TF_TEST_MODEL_GARDEN_PYTHON=$(CURDIR)/$(GARDEN)/bin/python \
+	  BERT_TF_TEST_OPTIMUM_PYTHON=$(CURDIR)/$(OPTIMUM)/bin/python $(OTHER_VERSIONS) $(BIN)/python -m pytest
 	ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(NUMERICS)
 	TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(NUMERICS)
 
@@ -121,4 +129,4 @@ docs: $(DOCS)/.ready
 	! grep --recursive --include='*.html' --extended-regexp '<(script|link)[^>]*(src|href)="https?:[^"]*[.](js|css)|unpkg[.]com' site
 
 clean:
-	rm -rf $(VENV) $(DOCS) $(GARDEN) $(TORCH) $(KERASHUB) $(TF220) $(TF217) $(TF212) build site *.egg-info runs
+	rm -rf $(VENV) $(DOCS) $(GARDEN) $(TORCH) $(KERASHUB) $(OPTIMUM) $(TF220) $(TF217) $(TF212) build site *.egg-info runs
