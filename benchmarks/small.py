@@ -1,8 +1,7 @@
 """Table and picture of small models: python benchmarks/small.py --results=runs/small/results.json --picture=small.png.
 
 --results names what `python -m bert_tf.compress` wrote, several files separated by commas. --exports adds other exports
-of models for the same task, NAME=DIR separated by commas, measured on --data_dir as compress measures its own; their
-results are kept in --measured, so that each export is measured once.
+of models for the same task, NAME=DIR separated by commas, measured on --data_dir as compress measures its own.
 """
 
 import argparse
@@ -14,7 +13,6 @@ from bert_tf import quiet
 
 quiet.import_tensorflow()
 
-from bert_tf.files import write_json  # noqa: E402
 from bert_tf.inference import predictions  # noqa: E402
 from bert_tf.inputs.datasets.sources import Source  # noqa: E402
 from bert_tf.report.file_reporter import table  # noqa: E402
@@ -36,20 +34,14 @@ def main() -> None:
     parser.add_argument("--results", default="", help="results.json of compress, separated by commas")
     parser.add_argument("--exports", default="", help="NAME=DIR, separated by commas")
     parser.add_argument("--data_dir", default="", help="of the labelled examples, for --exports")
-    parser.add_argument("--measured", default="small.json", help="JSON with the results of --exports")
     parser.add_argument("--picture", default="", help="PNG to write")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for path in filter(None, arguments.results.split(",")):
         results = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
         rows += [{"metric": results["metric"]} | row for row in results["rows"]]
-    kept = pathlib.Path(arguments.measured)
-    others: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     for name, export in (named.split("=", 1) for named in filter(None, arguments.exports.split(","))):
-        if name not in others:
-            others[name] = {"name": name} | _measured(export, arguments.data_dir)
-            write_json(kept, others)
-    rows += others.values()
+        rows.append({"name": name} | _measured(export, arguments.data_dir))
     if not rows:
         parser.error("no rows; give --results or --exports")
     metrics = {row["metric"] for row in rows}

@@ -38,7 +38,7 @@ def main(_: list[str]) -> None:
     check_output(_OUTPUT_DIR.value, directory=True, inputs=files_of(_MODEL_DIR.value))
     devices = strategy.create(*_STRATEGY())
     with on_cpu():
-        task, _model = load_fine_tuned(_MODEL_DIR.value)
+        task = load_fine_tuned(_MODEL_DIR.value)[0]
     task = task.replaced(data=_DATA(task.data))
     output = _OUTPUT_DIR.value
     with terminable(output):

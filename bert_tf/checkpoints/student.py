@@ -62,11 +62,11 @@ def check_copy(student: BertConfig, teacher: BertConfig) -> None:
                 f"the student's {path} has the shape {own}, the teacher's {found or 'none'}; a student that starts "
                 "with layers of its teacher needs the teacher's sizes"
             )
-    for field in ("num_heads", "position_offset"):
+    for field in ("num_heads", "position_offset", "activation", "norm"):
         own, found = (getattr(config, field) for config in (student, teacher))
         if own != found:
             raise ConfigError(
-                f"the student's {field} is {own}, the teacher's {found}; a student that starts with layers of its "
+                f"the student's {field} is {own!r}, the teacher's {found!r}; a student that starts with layers of its "
                 "teacher needs the same"
             )
 

@@ -138,14 +138,16 @@ class Taught(Sum):
     """Objectives that compare a student with its teacher, which is neither trained nor saved.
 
     Args:
-        parts, build: as for `Sum`; the parts find the outputs of the teacher as `TEACHER` in those of the model.
-        factors: the weight of each loss in the sum.
+        parts: find the outputs of the teacher as `TEACHER` in those of the model, which the first one builds.
+        factors: the weight of each loss in the sum. Parts whose losses have no weight are left out.
         teacher: computes without dropout, from the same features as the student.
     """
 
     def __init__(self, parts: Sequence[Objective], factors: Sequence[float], teacher: keras.Model) -> None:
-        super().__init__([("", part) for part in parts], parts[0].build)
-        self.loss_weights = dict(zip(self.losses, factors, strict=True))
+        weights = dict(zip((name for part in parts for name in part.losses), factors, strict=True))
+        parts, build = [part for part in parts if any(weights[name] for name in part.losses)], parts[0].build
+        super().__init__([("", part) for part in parts], build)
+        self.loss_weights = {name: weights[name] for name in self.losses}
         teacher.trainable = False
         self._teacher, self.teacher_size = teacher, teacher.count_params()
 

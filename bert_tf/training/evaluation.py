@@ -175,8 +175,7 @@ class Split:
 
     def keep(self, most: int) -> None:
         """Keeps at most so many of the examples, evenly spaced; before `prepare`."""
-        numbers = np.linspace(0, len(self.examples) - 1, min(most, len(self.examples))).round().astype(int)
-        self.examples = [self.examples[number] for number in numbers]
+        self.examples = evenly_spaced(self.examples, most)
 
     def prepare(self, task: FineTuningTask) -> None:
         """Makes the columns; prints what was skipped, and what the task will repair or cannot use."""
@@ -186,6 +185,12 @@ class Split:
         if self.labelled:
             task.check(self.examples, self.read_report)
         print_report(self.where, self.read_report)
+
+
+def evenly_spaced(examples: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the examples, from the first to the last."""
+    numbers = np.linspace(0, len(examples) - 1, min(most, len(examples))).round().astype(int)
+    return [examples[number] for number in numbers]
 
 
 def print_report(where: str, read_report: ReadReport) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_tf.checkpoints.stored_model import Checkpoint
-from bert_tf.checkpoints.student import copied_layers, copy_layers, with_layers
+from bert_tf.checkpoints.student import check_copy, copied_layers, copy_layers, with_layers
 from bert_tf.checkpoints.tensor import tensor_of
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import BertEncoder
@@ -40,3 +40,17 @@ def test_the_layers_are_those_of_distilbert():
 def test_more_layers_than_the_teacher_has_are_refused():
     with raises(ConfigError, "distillation.layers is 5", "teacher has 4"):
         with_layers(small_config(num_layers=4), 5)
+
+
+@pytest.mark.parametrize(
+    "teacher, named",
+    [
+        ({"hidden_size": 48}, ["word_embeddings", "48"]),
+        ({"num_heads": 2}, ["num_heads is 4", "2"]),
+        ({"activation": "erf_gelu"}, ["activation is 'tanh_gelu'", "'erf_gelu'"]),
+        ({"norm": "pre"}, ["norm is 'post'", "'pre'"]),
+    ],
+)
+def test_layers_that_would_compute_something_else_are_not_copied(teacher, named):
+    with raises(ConfigError, *named):
+        check_copy(small_config(num_layers=2), small_config(**{"num_layers": 4} | teacher))

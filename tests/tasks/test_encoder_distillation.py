@@ -248,9 +248,17 @@ def test_a_teacher_that_does_not_fit_is_refused_in_one_line(objective, settings,
         check_teacher(objective, EncoderDistillation(**settings).check(objective), *configs, head)
 
 
-def test_a_cosine_without_weight_needs_no_equal_sizes():
+def test_a_cosine_without_weight_is_left_out_and_needs_no_equal_sizes():
     settings = EncoderDistillation(weights=(5.0, 2.0, 0.0)).check("distilbert")
     check_teacher("distilbert", settings, STUDENT, LARGER, "pretraining")
+    teacher = BertPretrainer(BertEncoder(LARGER), next_sentence=False)
+    task = DistilledEncoder(None, 24, objective="distilbert", settings=settings, student=STUDENT, teacher=teacher)
+    model = task.build(BertEncoder(STUDENT))
+    features = {name: tf.constant(value) for name, value in spanbert_features().items()}
+    found = task.objective.loss_and_metrics(
+        features, model({tensor.name: features[tensor.name] for tensor in model.inputs})
+    )
+    assert task.objective.losses == ("soft_loss", "mlm_loss") and found["soft_loss"][0] > 0 < found["mlm_loss"][0]
 
 
 @pytest.mark.parametrize(

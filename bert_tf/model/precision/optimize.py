@@ -8,8 +8,8 @@ import contextlib
 import dataclasses
 import functools
 import gzip
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -27,9 +27,6 @@ from bert_tf.model.ranges import Largest
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.packing import dense_features
 from bert_tf.types import Array, Tensors
-
-# A layer, and the value of its attribute `converted`.
-_Form: TypeAlias = tuple[Any, Callable[[tf.Tensor], tf.Tensor]]
 
 
 class Optimization(NamedTuple):
@@ -153,18 +150,18 @@ def _calibration(encoder: BertEncoder, tokenizer: BaseTokenizer) -> Iterator[Ten
     yield dense_features(*tokenizer.pack(ids))
 
 
-def _in_int8(encoder: BertEncoder, ranges: list[Largest], kept: Collection[int]) -> Iterator[_Form]:
+def _in_int8(encoder: BertEncoder, ranges: list[Largest], kept: Collection[int]) -> Iterator[int8.Form]:
     yield encoder.embeddings, int8.Lookup(encoder.embeddings)
     for index, (block, largest) in enumerate(zip(encoder.blocks(), ranges, strict=True)):
         if index not in kept:
             yield from int8.converted_block(block, largest)
 
 
-def _in_int4(encoder: BertEncoder, kernels: list[tuple[Dense, int4.Kernel]], _: Collection[int]) -> Iterator[_Form]:
-    yield from int4.converted_layers(encoder, kernels)
+def _in_int4(encoder: BertEncoder, weights: list[tuple[Dense, int4.Kernel]], _: Collection[int]) -> Iterator[int8.Form]:
+    yield from int4.converted_layers(encoder, weights)
 
 
-def _in_bfloat16(encoder: BertEncoder, _: Collection[int]) -> Iterator[_Form]:
+def _in_bfloat16(encoder: BertEncoder, _: Collection[int]) -> Iterator[int8.Form]:
     yield from bfloat16.converted_embeddings(encoder.embeddings)
     for block in encoder.blocks():
         yield from bfloat16.converted_block(block)

@@ -4,16 +4,16 @@ import dataclasses
 import os
 import shutil
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from bert_tf.checkpoints import adapt, directory
-from bert_tf.config import BertConfig, FinetuneConfig, TaskDistillation, TrainConfig
+from bert_tf.config import FinetuneConfig, TaskDistillation, TrainConfig, to_dict
 from bert_tf.config.values import fitting
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import check_output, write_json
+from bert_tf.files import check_output, replacing_directory, write_json
 from bert_tf.inference import latency, predictions
 from bert_tf.inference.check import rest_body
 from bert_tf.inference.samples import Request
@@ -23,11 +23,11 @@ from bert_tf.inputs.datasets.sources import Source
 from bert_tf.inputs.identity import file_identity
 from bert_tf.locks import locked
 from bert_tf.tasks import FineTuningTask
-from bert_tf.training.evaluation import Split
+from bert_tf.training.evaluation import Split, evenly_spaced
 from bert_tf.training.reporter import SILENT, Reporter
-from bert_tf.training.runs.finetuning import finetune
+from bert_tf.training.runs.finetuning import finetune, source_of
 from bert_tf.training.runs.pruning import prune_model
-from bert_tf.training.runs.runner import isolated_session, results_of
+from bert_tf.training.runs.runner import DivergedError, isolated_session, results_of
 from bert_tf.training.state.run_manifest import RunManifest, remedy
 from bert_tf.types import Json
 
@@ -102,35 +102,25 @@ class Step:
     Attributes:
         name: of its folder.
         title: for people.
-        make: returns the directory of its model, which it writes into the folder of the step unless another step has
-            it, from the job, this folder and the models of the steps before, by name. What it has written before it
-            was killed may be there.
         optimize: as for `export`.
-        fits: whether there is such a step for a model; it is left out otherwise.
+        make: writes its model, from the job, the model directory from which it starts, and that of its model, which may
+            be there, or a part of it, from a run that was killed; None for the model from which it starts.
     """
 
     name: str
     title: str
-    make: Callable[[Job, str, Mapping[str, str]], str]
     optimize: str = "int8"
-    fits: Callable[[BertConfig], bool] = lambda config: True
+    make: Callable[[Job, str, str], None] | None = None
 
 
-def _original(job: Job, _: str, __: Mapping[str, str]) -> str:
-    return job.model_dir
-
-
-def _last(_: Job, __: str, models: Mapping[str, str]) -> str:
-    return list(models.values())[-1]
-
-
-def _trimmed(job: Job, folder: str, models: Mapping[str, str]) -> str:
-    """A model with only the pieces of the training texts, and all characters."""
-    checkpoint, report = adapt.trim_vocabulary(directory.read(_last(job, folder, models)), _texts(job))
-    path = os.path.join(folder, "model")
-    directory.save_checkpoint(dataclasses.replace(checkpoint, slots={}, step=None), path)
-    write_json(os.path.join(folder, "vocabulary.json"), report)
-    return path
+def _trim(job: Job, start: str, path: str) -> None:
+    """Keeps only the pieces of the training texts, and all characters."""
+    if os.path.exists(path):
+        return
+    checkpoint, report = adapt.trim_vocabulary(directory.read(start), _texts(job))
+    with replacing_directory(path) as temporary:
+        directory.save_checkpoint(dataclasses.replace(checkpoint, slots={}, step=None), temporary)
+        write_json(os.path.join(temporary, "vocabulary.json"), report)
 
 
 def _texts(job: Job) -> Iterable[str | bytes]:
@@ -143,52 +133,39 @@ def _texts(job: Job) -> Iterable[str | bytes]:
             yield from (column.flat_values if isinstance(column, tf.RaggedTensor) else tf.reshape(column, [-1])).numpy()
 
 
-def _pruned(job: Job, folder: str, models: Mapping[str, str]) -> str:
-    """The trimmed model without a part of its layers' weights; nothing is trained."""
-    path = os.path.join(folder, "model")
+def _prune(job: Job, start: str, path: str) -> None:
+    """Removes a part of the layers' weights; nothing is trained."""
     if not os.path.exists(path):
-        prune_model(models["trimmed"], path, lambda _: job.source, "train", _PRUNED, job.strategy)
-    return path
+        prune_model(start, path, lambda _: job.source, "train", _PRUNED, job.strategy)
 
 
-def _half(job: Job, folder: str, models: Mapping[str, str]) -> str:
+def _halve(job: Job, start: str, path: str) -> None:
     """A student that starts with half of the layers of the model, which is its teacher (Sanh et al., 2019)."""
-    settings = TaskDistillation(layers=directory.read(models["trimmed"]).config.num_layers // 2)
-    return _distilled(job, folder, models, settings, TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5))
+    layers = directory.read(start).config.num_layers // 2
+    if not layers:
+        raise ConfigError("the model has only one layer")
+    train = TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5)
+    _distil(job, start, path, TaskDistillation(layers=layers), train)
 
 
-def _tiny(job: Job, folder: str, models: Mapping[str, str]) -> str:
+def _shrink(job: Job, start: str, path: str) -> None:
     """A new student of BERT-tiny's size; it starts from random weights and so learns longer, at a higher rate."""
-    settings = TaskDistillation(size="tiny")
-    return _distilled(job, folder, models, settings, TrainConfig(batch_size=32, epochs=10, learning_rate=3e-4))
+    _distil(job, start, path, TaskDistillation(size="tiny"), TrainConfig(batch_size=32, epochs=10, learning_rate=3e-4))
 
 
-def _distilled(job: Job, folder: str, models: Mapping[str, str], settings: TaskDistillation, train: TrainConfig) -> str:
-    path = os.path.join(folder, "model")
+def _distil(job: Job, start: str, path: str, settings: TaskDistillation, train: TrainConfig) -> None:
     config = FinetuneConfig(task=job.task.config, data=job.task.data, distillation=settings, train=train)
-    finetune(config, job.data_dir, "", path, job.strategy, teacher=models["trimmed"], reporter=job.reporter)
-    return path
+    finetune(config, job.data_dir, "", path, job.strategy, teacher=start, reporter=job.reporter)
 
 
-# In the order of what they cost: seconds, a minute, and then the time of a training. Students learn from the trimmed
-# model, whose vocabulary they have.
+# In the order of what they cost: seconds, a minute, and then the time of a training.
 STEPS: tuple[Step, ...] = (
-    Step("original", "the model itself", _original, "none"),
-    Step("trimmed", "the vocabulary of the training texts", _trimmed, "none"),
-    Step("int8", "the same in 8 bits", _last),
-    Step(
-        "pruned",
-        f"without {_PRUNED:.0%} of the layers' weights, in 8 bits",
-        _pruned,
-        fits=lambda config: not config.shared_layers and config.num_layers > 1,
-    ),
-    Step("half", "half of the layers, distilled, in 8 bits", _half, fits=lambda config: config.num_blocks > 1),
-    Step(
-        "tiny",
-        "2 layers of 128 units, distilled, in 8 bits",
-        _tiny,
-        fits=lambda config: config.num_layers * config.hidden_size > 2 * 128,
-    ),
+    Step("original", "the model itself", "none"),
+    Step("trimmed", "the vocabulary of the training texts", "none", _trim),
+    Step("int8", "the same in 8 bits"),
+    Step("pruned", f"without {_PRUNED:.0%} of the layers' weights, in 8 bits", make=_prune),
+    Step("half", "half of the layers, distilled, in 8 bits", make=_halve),
+    Step("tiny", "2 layers of 128 units, distilled, in 8 bits", make=_shrink),
 )
 
 
@@ -206,8 +183,10 @@ def compress(
 ) -> Json:
     """Makes a fine-tuned model smaller or faster until it meets a target.
 
-    Each step has a folder in `output_dir` with its model, its export and results.json: a run that was killed goes on
-    after the last one that has this file, and another target uses those that are there.
+    Steps start from the trimmed model, once there is one; those that it cannot have are left out, with the reason. Each
+    step has a folder in `output_dir` with its export, results.json and its model, unless that is the one from which it
+    starts. A run that was killed goes on after the last step that has results.json, and another target uses those that
+    are there.
 
     Args:
         model_dir: of the model.
@@ -222,39 +201,52 @@ def compress(
 
     Returns:
         The contents of results.json: program; target; metric, the name of the task's; examples, their number; best, the
-        name of the step that met the target, else of the nearest; reached; and rows, a list of dicts: name, title,
-        value (of the metric), interval (95%, by bootstrap; None if the task has none), megabytes, parameters,
-        ms_1_thread and ms_2_threads (medians for one text), texts_per_second (in batches of 32, one thread), and
-        model and export, their paths.
+        name of the step that met the target, else of the nearest; reached; left_out, a list of dicts: name and reason;
+        and rows, a list of dicts: name, title, value (of the metric), interval (95%, by bootstrap; None if the task has
+        none), megabytes, parameters, ms_1_thread and ms_2_threads (medians for one text), texts_per_second (in batches
+        of 32, one thread), and model and export, their paths.
 
     Raises:
-        DataError: no step meets the target; everything else is done and written before.
+        ConfigError, DataError: of wrong arguments; and if no step meets the target, when everything else is done and
+            written.
     """
     target.check()
     check_output(output_dir, directory=True, inputs=directory.files_of(model_dir))
-    source = Source(task.data, data_dir, task.example)
+    source = source_of(FinetuneConfig(task=task.config, data=task.data), data_dir)
     split = Split(source, "validation")
     split.prepare(task)
-    timed = list(Source(task.data, texts, task.example).examples(ReadReport(), "", labelled=False)) if texts else []
-    if texts and not timed:
-        raise DataError(f"{texts}: no examples; expected at least one text to measure the speed with")
+    predictions.check(task, split.examples)
+    timed = split.examples
+    if texts:
+        timed = list(Source(task.data, texts, task.example).examples(ReadReport(), "", labelled=False))
+        if not timed:
+            raise DataError(f"{texts}: no examples; expected at least one text to measure the speed with")
     job = Job(model_dir, data_dir, task, source, strategy, reporter)
     identity = {
         "program": "compress",
         "data_dir": data_dir,
         "init": model_dir,
+        "config": {"data": to_dict(task.data)},
         "inputs": {role: source.identity(role) for role in ("train", "validation")}
         | {"model": file_identity(os.path.join(model_dir, "model.safetensors"))}
         | ({"texts": file_identity(texts)} if texts else {}),
     }
     rows: list[Json] = []
+    left_out: list[Json] = []
     with locked(output_dir), remedy("choose another --output_dir"):
-        manifest = RunManifest(output_dir, identity)
-        manifest.write(0)
-        config = directory.read(model_dir).config
-        for step in (step for step in steps if step.fits(config)):
-            models = {row["name"]: row["model"] for row in rows}
-            rows.append(_done(job, step, os.path.join(output_dir, step.name), models, split, timed or split.examples))
+        RunManifest(output_dir, identity).write(0)
+        start = model_dir
+        for step in steps:
+            try:
+                rows.append(_done(job, step, os.path.join(output_dir, step.name), start, split, timed))
+            except (ConfigError, DataError, DivergedError) as error:
+                if not rows:  # the model itself
+                    raise
+                left_out.append({"name": step.name, "reason": str(error)})
+                print(f"{step.name}, {step.title}: left out: {error}", flush=True)
+                continue
+            if step.make is _trim:
+                start = rows[-1]["model"]
             if rows[-1][target.key] <= target.limit:
                 break
         reached = rows[-1][target.key] <= target.limit
@@ -265,6 +257,7 @@ def compress(
             "metric": task.monitor,
             "examples": len(split.examples),
             "rows": rows,
+            "left_out": left_out,
             "best": best["name"],
             "reached": reached,
         }
@@ -291,26 +284,22 @@ def _key(threads: int) -> str:
     return f"ms_{threads}_thread" + ("s" if threads > 1 else "")
 
 
-def _done(job: Job, step: Step, folder: str, models: Mapping[str, str], split: Split, timed: Sequence[Any]) -> Json:
+def _done(job: Job, step: Step, folder: str, start: str, split: Split, timed: Sequence[Any]) -> Json:
     """The result of a step, which is made unless it is there."""
-    row = results_of(folder, "export", "model")
+    row = results_of(folder, "megabytes")
+    model, export = os.path.join(folder, "model") if step.make else start, os.path.join(folder, "export")
     if not row:
+        if step.make:
+            with isolated_session():
+                step.make(job, start, model)
         with isolated_session():
-            model = step.make(job, folder, models)
-        with isolated_session():
-            export = os.path.join(folder, "export")
             shutil.rmtree(export, ignore_errors=True)  # of a run that was killed
             version = export_run(model, export, optimize=step.optimize).path
             row = {"name": step.name, "title": step.title, **measured(job.task, version, split, timed)}
-        checkpoint = directory.read(model)
-        row |= {
-            "parameters": sum(tensor.size for tensor in checkpoint.tensors.values()),
-            "model": model,
-            "export": version,
-        }
+        row["parameters"] = sum(tensor.size for tensor in directory.read(model).tensors.values())
         write_json(os.path.join(folder, "results.json"), row)
     print(line(row, job.task.monitor), flush=True)
-    return row
+    return row | {"model": model, "export": predictions.find_version(export)}
 
 
 def measured(task: FineTuningTask, version: str, split: Split, timed: Sequence[Any]) -> Json:
@@ -323,17 +312,15 @@ def measured(task: FineTuningTask, version: str, split: Split, timed: Sequence[A
     answers = [found[row] for row in range(len(examples))]
     metric, benchmark = task.monitor, predictor.task.benchmark
     interval = benchmark.error_analysis(examples, answers).intervals.get(metric)
-    stride = max(1, len(timed) // _TIMED)
-    chosen = timed[::stride][:_TIMED]
-    single = [body for example in chosen for body in _bodies(predictor.task, [example])]
-    together = _bodies(predictor.task, list(timed[:_BATCH]))
-    times = {threads: _seconds(version, single, together, threads) for threads in THREADS}
+    single = [body for example in evenly_spaced(timed, _TIMED) for body in _bodies(predictor.task, [example])]
+    together = evenly_spaced(timed, _BATCH)
+    times = {threads: _seconds(version, single, _bodies(predictor.task, together), threads) for threads in THREADS}
     return {
         "value": benchmark.official_metrics(examples, answers)[metric],
         "interval": None if interval is None else list(interval),
         "megabytes": _bytes(version) / 1e6,
         **{_key(threads): 1e3 * statistics.median(times[threads][0]) for threads in THREADS},
-        "texts_per_second": len(timed[:_BATCH]) / sum(times[1][1]),
+        "texts_per_second": len(together) / sum(times[1][1]),
     }
 
 

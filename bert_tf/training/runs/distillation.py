@@ -150,8 +150,7 @@ class Distillation:
 
     def columns(self, splits: Mapping[str, Split]) -> Tensors:
         """The columns of all training examples, those without labels last."""
-        parts = [splits[role].columns for role in ("train", TEXTS) if role in splits]
-        return {name: tf.concat([part[name] for part in parts], 0) for name in parts[0]}
+        return _joined([part.columns for part in _learned(splits)])
 
     def prepare(
         self, task: FineTuningTask, splits: Mapping[str, Split], folder: str, strategy: tf.distribute.Strategy
@@ -163,9 +162,8 @@ class Distillation:
             folder: in the model directory; the setting `answers` is another one.
         """
         codec = self.teacher.task.codec
-        parts = [splits[role] for role in ("train", TEXTS) if role in splits]
-        given = [codec.to_tensors(part.examples, labelled=False) for part in parts]
-        columns = {name: tf.concat([one[name] for one in given], 0) for name in given[0]}
+        parts = _learned(splits)
+        columns = _joined([codec.to_tensors(part.examples, labelled=False) for part in parts])
         locations = list(itertools.chain.from_iterable(codec.locations(part.examples) for part in parts))
         answers = self.teacher.answers(
             columns, locations, self._settings.answers or folder, strategy, write=is_chief(strategy)
@@ -193,6 +191,15 @@ class Distillation:
         own.columns = self.teacher.task.codec.to_tensors(own.examples, labelled=True)
         metrics = Evaluation(self.teacher.task, self.teacher.model, own, batch_size, strategy)()
         return {"path": self.teacher.path, "parameters": self.teacher.model.count_params(), "metrics": metrics}
+
+
+def _learned(splits: Mapping[str, Split]) -> list[Split]:
+    """The training examples, those without labels last."""
+    return [splits[role] for role in ("train", TEXTS) if role in splits]
+
+
+def _joined(parts: list[Tensors]) -> Tensors:
+    return {name: tf.concat([part[name] for part in parts], 0) for name in parts[0]}
 
 
 def _listed(labels: Any) -> str:

@@ -14,13 +14,15 @@ import bert_tf
 from bert_tf.bundled import bundled
 from bert_tf.checkpoints import directory
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.inference import latency
 from bert_tf.inputs.datasets.tables import read_table
+from bert_tf.report.file_reporter import FileReporter
 from bert_tf.training.runs import compression
-from bert_tf.training.runs.compression import STEPS, Target, compress
+from bert_tf.training.runs.compression import STEPS, Step, Target, compress
+from bert_tf.training.runs.runner import DivergedError
 from tests.checkpoints.small import small_checkpoint
 from tests.errors import raises
 from tests.learned import learned
-from tests.model.small import small_config
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
 CHEAP = STEPS[:3]
@@ -102,6 +104,11 @@ def test_the_nearest_is_named_when_no_step_meets_the_target(done):
     assert (results["best"], results["reached"]) == (smallest["name"], False)
 
 
+def in_folder(row, old, new):
+    """A row of another output directory."""
+    return row | {name: row[name].replace(str(old), str(new)) for name in ("model", "export")}
+
+
 def test_the_first_step_that_suffices_is_the_last_and_finished_steps_are_not_repeated(
     done, model_dir, data, tmp_path, monkeypatch
 ):
@@ -117,7 +124,7 @@ def test_the_first_step_that_suffices_is_the_last_and_finished_steps_are_not_rep
     results = run(model_dir, data, output, target, steps=CHEAP)
     reached = next(row for row in rows if row["megabytes"] <= target.limit)
     assert (results["best"], results["reached"]) == (reached["name"], True)
-    assert results["rows"] == rows[: rows.index(reached) + 1]
+    assert results["rows"] == [in_folder(row, done[0], output) for row in rows[: rows.index(reached) + 1]]
     with pytest.raises(AssertionError):  # a step that was killed before its results.json is made again
         os.remove(output / "trimmed/results.json")
         run(model_dir, data, output, Target(megabytes=1e-6), steps=CHEAP)
@@ -133,10 +140,76 @@ def test_another_model_has_no_place_in_the_folder(done, model_dir, data, tmp_pat
         run(str(other), data, output, Target(megabytes=1.0), steps=CHEAP)
 
 
-def test_steps_that_a_model_has_no_room_for_are_left_out():
-    small, large = small_config(num_layers=1), small_config(num_layers=6, hidden_size=384, num_heads=12)
-    assert [step.name for step in STEPS if step.fits(small)] == ["original", "trimmed", "int8"]
-    assert all(step.fits(large) for step in STEPS)
+def refusing(error):
+    def make(*_):
+        raise error
+
+    return Step("refused", "a step that this model cannot have", make=make)
+
+
+@pytest.mark.parametrize("error", [ConfigError("no room"), DataError("too far"), DivergedError("no number", {})])
+def test_a_step_that_a_model_cannot_have_is_left_out(error, done, model_dir, data, tmp_path, capsys):
+    output = tmp_path / "small"
+    shutil.copytree(done[0], output)
+    steps, reporter = (STEPS[0], refusing(error), *STEPS[1:3]), FileReporter()
+    with raises(DataError, "no step meets"):
+        run(model_dir, data, output, Target(megabytes=1e-6), steps=steps, reporter=reporter)
+    results = json.loads((output / "results.json").read_text())
+    assert results["left_out"] == [{"name": "refused", "reason": str(error)}]
+    assert [row["name"] for row in results["rows"]] == ["original", "trimmed", "int8"]
+    assert f"left out: {error}" in capsys.readouterr().out
+    assert f"refused was left out: {error}" in (output / "report.html").read_text()
+
+
+def test_a_model_that_cannot_be_exported_is_an_error(done, model_dir, data, tmp_path):
+    with raises(DataError, "too far"):
+        run(model_dir, data, tmp_path / "new", Target(megabytes=1.0), steps=[refusing(DataError("too far"))])
+    with raises(KeyboardInterrupt):  # nor is a step left out that was interrupted
+        run(model_dir, data, tmp_path / "new", Target(megabytes=1.0), steps=[STEPS[0], refusing(KeyboardInterrupt())])
+
+
+def test_a_step_that_was_killed_while_it_wrote_is_made_again(done, model_dir, data, tmp_path, monkeypatch):
+    output = tmp_path / "small"
+    shutil.copytree(done[0], output)
+    shutil.rmtree(output / "trimmed")
+    written = directory.save_checkpoint
+
+    def killed(checkpoint, path):
+        written(checkpoint, path)
+        os.remove(os.path.join(path, "config.json"))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(directory, "save_checkpoint", killed)
+        run(model_dir, data, output, Target(megabytes=1e-6), steps=CHEAP)
+    results = run(model_dir, data, output, Target(megabytes=done[1]["rows"][1]["megabytes"] + 0.01), steps=CHEAP)
+    assert (results["best"], results["left_out"]) == ("trimmed", [])
+
+
+def test_other_columns_are_another_run(done, model_dir, data, tmp_path):
+    output = tmp_path / "small"
+    shutil.copytree(done[0], output)
+    manifest = json.loads((output / "run.json").read_text())
+    manifest["config"]["data"]["text"] = "review"
+    (output / "run.json").write_text(json.dumps(manifest))
+    with raises(ConfigError, "another run", "config.data.text: 'review' there, 'sentence' now"):
+        run(model_dir, data, output, Target(megabytes=1.0), steps=CHEAP)
+
+
+def test_the_time_of_other_texts_counts(model_dir, data, tmp_path, monkeypatch):
+    (tmp_path / "texts.tsv").write_text("a long text\t1\nshort\t0\n")
+    asked, seconds_of = [], latency.seconds_of
+
+    def recorded(version, bodies, threads):
+        asked.extend(bodies)
+        return seconds_of(version, bodies, threads)
+
+    monkeypatch.setattr(latency, "seconds_of", recorded)
+    texts = str(tmp_path / "texts.tsv")
+    results = run(model_dir, data, tmp_path / "to", Target(milliseconds=1e6), steps=CHEAP, texts=texts)
+    assert (results["best"], results["target"], results["examples"]) == ("original", {"ms_1_thread": 1e6}, 100)
+    alone, together = ["a long text"], ["a long text", "short"]
+    assert [body["inputs"]["text"] for body in asked] == 2 * [alone, together[1:], together]  # with 1 and 2 threads
 
 
 @pytest.mark.parametrize(
@@ -149,11 +222,12 @@ def test_steps_that_a_model_has_no_room_for_are_left_out():
         ("--target_ms=0", ["milliseconds", "0"]),
         ("--target_size=1MB --texts=nothing.txt", ["nothing.txt", "no such file"]),
         ("--target_size=1MB --data_dir=nothing", ["nothing", "no such file or directory"]),
+        ("--target_size=1MB --data_dir={data}/dev.tsv", ["dev.tsv is one file", "train.tsv and dev.tsv"]),
     ],
 )
 def test_bad_input_is_named_in_one_line(programs, model_dir, data, tmp_path, flags, expected):
-    given = [f"--model_dir={model_dir}", f"--data_dir={data}", f"--output_dir={tmp_path / 'to'}", *flags.split()]
-    finished = programs("compress", *given)
+    given = [f"--model_dir={model_dir}", f"--data_dir={data}", f"--output_dir={tmp_path / 'to'}"]
+    finished = programs("compress", *given, *flags.format(data=data).split())
     assert finished.status in (1, 2)
     assert all(text in finished.error_line for text in expected), finished.error_line
     assert not (tmp_path / "to").exists()
@@ -169,6 +243,8 @@ def test_the_program_distils_where_nothing_cheaper_suffices(programs, model_dir,
     assert "error: no step meets 0.001 MB; the nearest is" in finished.errors.splitlines()[-1]
     results = json.loads((output / "results.json").read_text())
     assert [row["name"] for row in results["rows"]] == ["original", "trimmed", "int8", "pruned", "half"]
+    (left_out,) = results["left_out"]
+    assert left_out["name"] == "tiny" and "choose a student that is not larger" in left_out["reason"]
     assert directory.read(str(output / "half/model")).config.num_layers == 1
     page = (output / "report.html").read_text()
     assert all(escape(row["title"]) in page for row in results["rows"])
