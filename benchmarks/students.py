@@ -29,6 +29,7 @@ class Task(NamedTuple):
         teacher, layers, tiny: epochs and learning rate of the teacher, and of both kinds of students.
         batch_size: of all of them.
         files: fields of the ExampleData.
+        new_student: fields of the task's config for students with random weights.
         english: whether --english is the teacher's start, not --korean.
     """
 
@@ -40,6 +41,7 @@ class Task(NamedTuple):
     tiny: tuple[float, float]
     batch_size: int = 32
     files: dict[str, str] = {}  # noqa: RUF012
+    new_student: dict[str, str] = {}  # noqa: RUF012
     english: bool = True
 
 
@@ -47,7 +49,9 @@ EWT = {"train": "en_ewt-dev.conllu", "validation": "en_ewt-test.conllu", "test":
 TASKS = {
     "SST-2": Task("sst2", "sst2", "accuracy", (3, 1e-4), (3, 1e-4), (10, 3e-4)),
     "CLINC150": Task("clinc150", "clinc150", "accuracy", (4, 3e-4), (3, 3e-4), (10, 1.5e-3), 64),
-    "STS-B": Task("glue:stsb", "stsb", "spearman", (3, 1.5e-4), (3, 1.5e-4), (10, 8e-4), 64),
+    "STS-B": Task(
+        "glue:stsb", "stsb", "spearman", (3, 1.5e-4), (3, 1.5e-4), (10, 8e-4), 64, new_student={"head": "cosine"}
+    ),
     "EWT": Task("ud_upos", "ud", "accuracy", (4, 2e-4), (6, 2e-4), (20, 1e-3), files=EWT),
     "SNIPS": Task("snips", "snips", "slot_f1", (3, 1.5e-4), (2, 1.5e-4), (6, 1.5e-3), 64),
     "NSMC": Task("nsmc", "nsmc", "accuracy", (2, 1e-4), (2, 1e-4), (6, 5e-4), english=False),
@@ -95,6 +99,8 @@ def train(name: str, arguments: argparse.Namespace) -> None:
         own.train.epochs, own.train.learning_rate = recipe
         own.train.batch_size, own.train.evaluate_every = task.batch_size, 100_000  # at the end
         if distillation:
+            if distillation.size:
+                own.task = dataclasses.replace(own.task, **task.new_student)
             own.distillation, own.train.seeds = distillation, arguments.seeds
         teacher = str(folder / "teacher") if distillation else ""
         sweep.finetune(own, data, init, str(folder / where), devices, teacher=teacher)
