@@ -33,6 +33,10 @@ class DataError(BertTfError):
     """An input file is missing or does not contain what it should."""
 
 
+class UnsuitedError(DataError):
+    """A model or a machine cannot have what was asked of it, however often it is tried."""
+
+
 @contextlib.contextmanager
 def located(source: str) -> Iterator[None]:
     """Puts the source of what is wrong, such as a path, before the message of a DataError."""

@@ -216,7 +216,10 @@ class FeatureConfig:
             raise ConfigError(f"no layers; choose from {-count} to {count}, 0 for the embeddings")
         for layer in self.layers:
             if not -count <= layer <= count:
-                raise ConfigError(f"layer {layer}: the model has {-count} to {count}, 0 for the embeddings")
+                raise ConfigError(
+                    f"layer {layer}: the model has {-count} to {count}, 0 for the embeddings; set the layers to some of"
+                    " these"
+                )
         if self.weights and (self.combine != "sum" or len(self.weights) != len(self.layers)):
             found = f"{len(self.weights)} weights for {len(self.layers)} layers combined by {self.combine}"
             raise ConfigError(f"{found}; a sum has one weight per layer")

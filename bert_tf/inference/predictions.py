@@ -227,8 +227,8 @@ def check(task: FineTuningTask, examples: list[Any]) -> None:
     """Raises DataError for examples that an exported model cannot answer."""
     if task.codec.joins and (example := next((one for one in examples if one.document is not None), None)):
         raise DataError(
-            f"{example.location}: a sentence of a document, which the model reads together with the others; "
-            "predict with --model_dir"
+            f"{example.location}: a sentence of a document, which the model reads together with the others "
+            "(task.context=document), but its exports do not; predict and evaluate with --model_dir"
         )
     task.codec.to_tensors(examples, labelled=False)
 

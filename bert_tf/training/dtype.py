@@ -45,8 +45,8 @@ def infer_in(dtype: str, model: keras.Model) -> str:
         encoder = encoder_of(model)
         if encoder.ranges is None:
             raise ConfigError(
-                "dtype is 'int8', but the model was not fine-tuned with train.quantization=int8, so it has no ranges; "
-                "use float32, and export it with --optimize=int8 to calibrate it"
+                "dtype is 'int8', but the model has no ranges: it was not fine-tuned with train.quantization=int8, or "
+                "pruned since; use float32, and export it with --optimize=int8 to calibrate it"
             )
         for layer, form in rounded_forms(model):
             layer.converted = form

@@ -93,7 +93,10 @@ def test_a_training_label_that_is_not_among_the_labels_of_the_task_is_an_error_w
     examples = read(write(tmp_path / "train.tsv", "sentence\tlabel\na\tpos\n\nb\tneutral\n"))
     with pytest.raises(DataError) as raised:
         Classification.learn(tokenizer, ClassificationConfig(labels=("neg", "pos")), ExampleData(), examples, None)
-    assert str(raised.value) == f"{tmp_path}/train.tsv:4: label 'neutral' is not one of the model's: 'neg', 'pos'"
+    assert (
+        str(raised.value)
+        == f"{tmp_path}/train.tsv:4: label 'neutral' is not one of the model's: 'neg', 'pos'; expected only these"
+    )
 
 
 def test_a_model_that_does_not_say_whether_labels_are_integers_takes_whole_floats_of_tables(tokenizer, tmp_path):

@@ -46,7 +46,7 @@ def check_file(path: str) -> None:
     if not os.path.isfile(path):
         raise DataError(f"{path}: no such file; check the path")
     if not os.path.getsize(path):
-        raise DataError(f"{path}: the file is empty; fetch it again")
+        raise DataError(f"{path}: the file is empty; expected at least one example")
 
 
 def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:

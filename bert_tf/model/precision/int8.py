@@ -23,7 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.errors import DataError
+from bert_tf.errors import DataError, UnsuitedError
 from bert_tf.model.activations import activation, without_gradient
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.layers import ConvertedDense, Dense, Embeddings, TransformerBlock, converted
@@ -47,13 +47,13 @@ Form = tuple[Any, Callable[[tf.Tensor], tf.Tensor]]
 
 
 def require_kernels() -> None:
-    """Raises DataError if TensorFlow has no kernels for int8."""
+    """Raises UnsuitedError if TensorFlow has no kernels for int8."""
     try:
         product = Product(tf.ones([64, 16]), tf.zeros(16), limit=1.0)
         with computing(Mode(kernels=frozenset({"int8"}))):
             tf.function(lambda rows: product.multiply(quantize(rows)), autograph=False)(tf.ones([16, 64]))
     except (tf.errors.OpError, ValueError):
-        raise DataError(
+        raise UnsuitedError(
             "int8: this TensorFlow has no int8 products; expected TensorFlow 2.17 or newer on x86; use "
             "--optimize=bfloat16 or none"
         ) from None

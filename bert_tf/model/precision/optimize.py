@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf import quiet
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.errors import ConfigError, UnsuitedError
 from bert_tf.files import bundled
 from bert_tf.inference import ask
 from bert_tf.model.encoder import BertEncoder
@@ -65,7 +65,7 @@ def optimized(
 
     Raises:
         ConfigError: the processor is not to use what the export would use here.
-        DataError: the encoder differs too much from float32, or TensorFlow has no kernels for int8.
+        UnsuitedError: the encoder differs too much from float32, or TensorFlow has no kernels for int8.
     """
     if mode == "none":
         yield Optimization()
@@ -115,7 +115,7 @@ def optimized(
         added[kept] = -np.inf
         may_keep = mode == "int8" and not trained and len(kept) < encoder.config.num_blocks // 2
         if not may_keep or not np.isfinite(differences).all():
-            raise DataError(
+            raise UnsuitedError(
                 f"{mode}: the last layer differs by {differences[-1]:.1e} from {reference} (root mean square, "
                 f"relative; at most {tolerance:.0e} is exported); nothing was exported, use --optimize=none"
             )

@@ -12,7 +12,7 @@ import tensorflow as tf
 from bert_tf.checkpoints import adapt, directory
 from bert_tf.config import FinetuneConfig, TaskDistillation, TrainConfig, to_dict
 from bert_tf.config.values import fitting
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.errors import ConfigError, DataError, UnsuitedError
 from bert_tf.files import check_output, replacing_directory, write_json
 from bert_tf.inference import latency, predictions
 from bert_tf.inference.check import rest_body
@@ -28,10 +28,12 @@ from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.finetuning import finetune, source_of
 from bert_tf.training.runs.pruning import prune_model
 from bert_tf.training.runs.runner import DivergedError, isolated_session, results_of
-from bert_tf.training.state.run_manifest import RunManifest, remedy
+from bert_tf.training.state.run_manifest import AnotherRunError, RunManifest, remedy
 from bert_tf.types import Json
 
 THREADS = (1, 2)
+# Of a step's results.json, besides name, title and parameters.
+_MEASURED = ("value", "interval", "megabytes", "ms_1_thread", "ms_2_threads", "texts_per_second")
 _PRUNED = 0.25  # share of the weights of the layers
 _TIMED, _BATCH = 50, 32  # examples of which each is timed, and that are timed together
 
@@ -71,7 +73,8 @@ class Target(NamedTuple):
 
     def text(self, value: float) -> str:
         """A value as text, with its unit."""
-        return f"{value:.3g} ms for a text" if self.megabytes is None else f"{value:.3g} MB"
+        number = f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+        return f"{number} ms for a text" if self.megabytes is None else f"{number} MB"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,8 +242,8 @@ def compress(
         for step in steps:
             try:
                 rows.append(_done(job, step, os.path.join(output_dir, step.name), start, split, timed))
-            except (ConfigError, DataError, DivergedError) as error:
-                if not rows:  # the model itself
+            except (ConfigError, UnsuitedError, DivergedError) as error:
+                if not rows or isinstance(error, AnotherRunError):  # the model itself, or a folder in the way
                     raise
                 left_out.append({"name": step.name, "reason": str(error)})
                 print(f"{step.name}, {step.title}: left out: {error}", flush=True)
@@ -286,7 +289,7 @@ def _key(threads: int) -> str:
 
 def _done(job: Job, step: Step, folder: str, start: str, split: Split, timed: Sequence[Any]) -> Json:
     """The result of a step, which is made unless it is there."""
-    row = results_of(folder, "megabytes")
+    row = results_of(folder, *_MEASURED, "parameters")
     model, export = os.path.join(folder, "model") if step.make else start, os.path.join(folder, "export")
     if not row:
         if step.make:

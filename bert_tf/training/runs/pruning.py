@@ -21,7 +21,7 @@ from bert_tf.config import BertConfig, FeatureConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import replacing_directory, write_json
 from bert_tf.inputs.datasets.sources import Source
-from bert_tf.model.encoder import BertEncoder, encoder_of
+from bert_tf.model.encoder import BertEncoder, encoder_of, ranges_of
 from bert_tf.model.layers import ConvertedDense, Dense, converted
 from bert_tf.model.mode import Mode, computing, infer
 from bert_tf.model.pruning import Kept, all_parts, layer_weights, pruned_config, pruned_weights
@@ -94,6 +94,8 @@ def prune_model(
     check_share(share)
     with strategy.scope():
         task, model = directory.load_fine_tuned(model_dir)
+    if ranges_of(model).variables:
+        log("the ranges of train.quantization=int8 are left out: fine-tune the pruned model with it again")
     given = source(task)
     found, read = Split(given, split), task.replaced(data=given.data)
     found.keep(examples)

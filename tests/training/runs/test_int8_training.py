@@ -23,6 +23,7 @@ from bert_tf.training import loop
 from bert_tf.training.dtype import infer_in
 from bert_tf.training.evaluation import Evaluation, Split
 from bert_tf.training.runs import finetuning, pretraining
+from bert_tf.training.runs.pruning import prune_model
 from tests.errors import raises
 from tests.model.precision.test_int8 import exports_int8
 from tests.model.small import PIECES
@@ -137,6 +138,15 @@ def test_a_run_that_was_stopped_resumes_bit_for_bit(folder, results, monkeypatch
 def test_later_fine_tuning_without_it_forgets_the_ranges(folder, results):
     finetune(folder, "again", "model", quantization="none", steps=2, keep_best=False)
     assert load(str(folder / "again"))[0].ranges is None
+
+
+def test_a_pruned_model_has_no_ranges_and_pruning_says_so(folder, results, capsys):
+    def source(task):
+        return Source(CONFIG.data, str(folder), task.example)
+
+    prune_model(str(folder / "model"), str(folder / "pruned"), source, "train", 0.2, STRATEGY)
+    assert "the ranges of train.quantization=int8 are left out" in capsys.readouterr().err
+    assert load(str(folder / "pruned"))[0].ranges is None
 
 
 def test_settings_that_make_no_sense_are_refused(folder):
