@@ -5,6 +5,7 @@ import os
 import shutil
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -34,7 +35,6 @@ from bert_tf.types import Json
 THREADS = (1, 2)
 # Of a step's results.json, besides name, title and parameters.
 _MEASURED = ("value", "interval", "megabytes", "ms_1_thread", "ms_2_threads", "texts_per_second")
-_PRUNED = 0.25  # share of the weights of the layers
 _TIMED, _BATCH = 50, 32  # examples of which each is timed, and that are timed together
 
 
@@ -136,19 +136,18 @@ def _texts(job: Job) -> Iterable[str | bytes]:
             yield from (column.flat_values if isinstance(column, tf.RaggedTensor) else tf.reshape(column, [-1])).numpy()
 
 
-def _prune(job: Job, start: str, path: str) -> None:
-    """Removes a part of the layers' weights; nothing is trained."""
+def _prune(job: Job, start: str, path: str, share: float) -> None:
+    """Removes a share of the layers' weights; nothing is trained."""
     if not os.path.exists(path):
-        prune_model(start, path, lambda _: job.source, "train", _PRUNED, job.strategy)
+        prune_model(start, path, lambda _: job.source, "train", share, job.strategy)
 
 
-def _halve(job: Job, start: str, path: str) -> None:
-    """A student that starts with half of the layers of the model, which is its teacher (Sanh et al., 2019)."""
-    layers = directory.read(start).config.num_layers // 2
-    if not layers:
-        raise ConfigError("the model has only one layer")
-    train = TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5)
-    _distil(job, start, path, TaskDistillation(layers=layers), train)
+def _prune_and_train(job: Job, start: str, path: str, share: float) -> None:
+    """The pruned model as a student of the whole one."""
+    pruned = os.path.join(os.path.dirname(path), "pruned")
+    _prune(job, start, pruned, share)
+    train = TrainConfig(batch_size=32, epochs=3, learning_rate=1e-4)
+    _distil(job, start, path, TaskDistillation(), train, init=pruned)
 
 
 def _shrink(job: Job, start: str, path: str) -> None:
@@ -156,9 +155,9 @@ def _shrink(job: Job, start: str, path: str) -> None:
     _distil(job, start, path, TaskDistillation(size="tiny"), TrainConfig(batch_size=32, epochs=10, learning_rate=3e-4))
 
 
-def _distil(job: Job, start: str, path: str, settings: TaskDistillation, train: TrainConfig) -> None:
+def _distil(job: Job, start: str, path: str, settings: TaskDistillation, train: TrainConfig, init: str = "") -> None:
     config = FinetuneConfig(task=job.task.config, data=job.task.data, distillation=settings, train=train)
-    finetune(config, job.data_dir, "", path, job.strategy, teacher=start, reporter=job.reporter)
+    finetune(config, job.data_dir, init, path, job.strategy, teacher=start, reporter=job.reporter)
 
 
 # In the order of what they cost: seconds, a minute, and then the time of a training.
@@ -166,8 +165,9 @@ STEPS: tuple[Step, ...] = (
     Step("original", "the model itself", "none"),
     Step("trimmed", "the vocabulary of the training texts", "none", _trim),
     Step("int8", "the same in 8 bits"),
-    Step("pruned", f"without {_PRUNED:.0%} of the layers' weights, in 8 bits", make=_prune),
-    Step("half", "half of the layers, distilled, in 8 bits", make=_halve),
+    Step("pruned", "without a quarter of the layers' weights, in 8 bits", make=partial(_prune, share=0.25)),
+    Step("half", "without half of them, distilled, in 8 bits", make=partial(_prune_and_train, share=0.5)),
+    Step("quarter", "without three quarters, distilled, in 8 bits", make=partial(_prune_and_train, share=0.75)),
     Step("tiny", "2 layers of 128 units, distilled, in 8 bits", make=_shrink),
 )
 

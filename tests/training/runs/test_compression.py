@@ -16,6 +16,7 @@ from bert_tf.checkpoints import directory
 from bert_tf.errors import ConfigError, DataError, UnsuitedError
 from bert_tf.inference import latency
 from bert_tf.inputs.datasets.tables import read_table
+from bert_tf.model.pruning import layer_weights
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.training.runs import compression
 from bert_tf.training.runs.compression import STEPS, Step, Target, compress
@@ -254,10 +255,13 @@ def test_the_program_distils_where_nothing_cheaper_suffices(programs, model_dir,
     assert finished.status == 1
     assert "error: no step meets 0.001 MB; the nearest is" in finished.errors.splitlines()[-1]
     results = json.loads((output / "results.json").read_text())
-    assert [row["name"] for row in results["rows"]] == ["original", "trimmed", "int8", "pruned", "half"]
+    assert [row["name"] for row in results["rows"]] == ["original", "trimmed", "int8", "pruned", "half", "quarter"]
     (left_out,) = results["left_out"]
     assert left_out["name"] == "tiny" and "choose a student that is not larger" in left_out["reason"]
-    assert directory.read(str(output / "half/model")).config.num_layers == 1
+    weights = [layer_weights(directory.read(results["rows"][step]["model"]).config) for step in (0, 4, 5)]
+    assert weights[1] <= 0.5 * weights[0] and weights[2] <= 0.25 * weights[0]
+    teachers = [directory.read_results(str(output / step / "model"))["teacher_results"] for step in ("half", "quarter")]
+    assert [teacher["path"] for teacher in teachers] == 2 * [str(output / "trimmed/model")]
     page = (output / "report.html").read_text()
     assert all(escape(row["title"]) in page for row in results["rows"])
     lines = [
@@ -265,4 +269,4 @@ def test_the_program_distils_where_nothing_cheaper_suffices(programs, model_dir,
         for line in finished.output.splitlines()
         if line.startswith(tuple(f"{row['name']}, " for row in results["rows"]))
     ]
-    assert len(lines) == 5
+    assert len(lines) == 7  # also of the step that was left out
