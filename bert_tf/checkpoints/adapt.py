@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bert_tf.checkpoints.stored_model import Checkpoint
-from bert_tf.checkpoints.tensor import Tensor, as_dtype
+from bert_tf.checkpoints.tensor import Tensor, as_dtype, first_rows
 from bert_tf.checkpoints.tokenizer_files.files import real_pieces
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.text import BaseTokenizer, Tokenizer
@@ -178,36 +178,52 @@ def _renumbered(checkpoint: Checkpoint, ids: Sequence[int]) -> Json:
     return result
 
 
-def extend_positions(checkpoint: Checkpoint, length: int) -> Checkpoint:
-    """Extends the position embeddings to inputs of `length` tokens.
+def resize_positions(checkpoint: Checkpoint, length: int) -> Checkpoint:
+    """Changes the longest input of a model to `length` tokens.
 
-    The learned embeddings are repeated from the start (Beltagy et al., 2020, Longformer, section 5): attention that
-    learned to look at neighbours still finds them everywhere but at the seams.
+    Longer ones repeat the learned position embeddings from the start (Beltagy et al., 2020, Longformer, section 5):
+    attention that learned to look at neighbours still finds them everywhere but at the seams. Shorter ones compute what
+    they did before.
+
+    Raises:
+        ConfigError: the model has this length, or its task reads longer inputs.
     """
     config, path = checkpoint.config, "embeddings/position_embeddings"
-    more = length - config.max_position_embeddings
-    if more <= 0:
-        raise ConfigError(f"max_position_embeddings {length}: the checkpoint has {config.max_position_embeddings}")
+    before, notes = config.max_position_embeddings, list(checkpoint.warnings)
+    needed = checkpoint.task["settings"].get("max_length", 0) if checkpoint.task else 0
+    if length == before:
+        raise ConfigError(f"max_position_embeddings {length}: the checkpoint has {before}")
+    if length < needed:
+        raise ConfigError(f"max_position_embeddings {length}: the task of the model reads up to {needed} tokens")
 
     def repeated(table: Array, count: int) -> Array:
         learned = table[config.position_offset :]
         return np.resize(learned, (count, table.shape[1]))  # repeats from the start
 
+    if length > before:
+        checkpoint = _with_rows(checkpoint, path, length - before, repeated)
+        notes.append(
+            f"positions: extended from {before} to {length} by repeating the learned ones from the start; train on "
+            "long texts before relying on them"
+        )
+    else:
+        checkpoint = _with_first_rows(checkpoint, path, config.position_offset + length)
     source_metadata = dict(checkpoint.source_metadata)
     if "tokenizer_config" in source_metadata:  # its length limit no longer holds
         source_metadata["tokenizer_config"] = {
             name: value for name, value in source_metadata["tokenizer_config"].items() if name != "model_max_length"
         }
-    return dataclasses.replace(
-        _with_rows(checkpoint, path, more, repeated),
-        config=dataclasses.replace(config, max_position_embeddings=length),
-        source_metadata=source_metadata,
-        warnings=[
-            *checkpoint.warnings,
-            f"positions: extended from {config.max_position_embeddings} to {length} by repeating the learned ones from "
-            "the start; train on long texts before relying on them",
-        ],
-    )
+    config = dataclasses.replace(config, max_position_embeddings=length)
+    return dataclasses.replace(checkpoint, config=config, source_metadata=source_metadata, warnings=notes)
+
+
+def _with_first_rows(checkpoint: Checkpoint, path: str, rows: int) -> Checkpoint:
+    """Cuts a variable, if the checkpoint has it, and its Adam slots."""
+    tensors, slots = dict(checkpoint.tensors), dict(checkpoint.slots)
+    for found in (tensors, slots):
+        for name in {path, f"{path}/m", f"{path}/v"} & found.keys():
+            found[name] = first_rows(found[name], rows)
+    return dataclasses.replace(checkpoint, tensors=tensors, slots=slots)
 
 
 def _mean(table: Array, count: int) -> Array:

@@ -72,7 +72,7 @@ def convert(
     if add_pieces:
         checkpoint = adapt.add_pieces(checkpoint, list(add_pieces))
     if max_position_embeddings is not None:
-        checkpoint = adapt.extend_positions(checkpoint, max_position_embeddings)
+        checkpoint = adapt.resize_positions(checkpoint, max_position_embeddings)
     if dtype:
         checkpoint = adapt.cast(checkpoint, dtype)
     if checkpoint.head == "cosine" and format != "bert_tf":

@@ -8,7 +8,7 @@ from typing import TypeVar
 import keras
 
 from bert_tf.checkpoints.stored_model import Checkpoint, assign
-from bert_tf.checkpoints.tensor import Tensor
+from bert_tf.checkpoints.tensor import first_rows
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import encoder_of
@@ -82,12 +82,8 @@ def copy_layers(teacher: Checkpoint, student: keras.Model) -> None:
     variables = [variable for variable in student.weights if variable.path in tensors]
     for variable in variables:
         if variable.path == _POSITIONS:
-            tensors[_POSITIONS] = _first_rows(tensors[_POSITIONS], variable.shape[0])
+            tensors[_POSITIONS] = first_rows(tensors[_POSITIONS], variable.shape[0])
     assign([variable for variable in variables if tuple(variable.shape) == tensors[variable.path].shape], tensors)
-
-
-def _first_rows(table: Tensor, rows: int) -> Tensor:
-    return table.mapped(lambda values: values[:rows], shape=(rows, *table.shape[1:]))
 
 
 def _shapes(config: BertConfig) -> Shapes:

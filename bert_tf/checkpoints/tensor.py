@@ -45,6 +45,11 @@ class Tensor:
         return dataclasses.replace(self, read=lambda: function(self.read()), **changes)
 
 
+def first_rows(tensor: Tensor, rows: int) -> Tensor:
+    """The first so many rows."""
+    return tensor.mapped(lambda values: values[:rows], shape=(rows, *tensor.shape[1:]))
+
+
 def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The same values in another shape."""
     return tensor.mapped(lambda values: values.reshape(shape), shape=shape)

@@ -77,7 +77,7 @@ def test_a_checkpoint_without_a_vocabulary_accepts_no_wordpieces():
 @pytest.mark.parametrize("offset", [0, 2])
 def test_longer_positions_repeat_the_learned_ones(offset):
     checkpoint, model = small_checkpoint(position_offset=offset)
-    changed = adapt.extend_positions(with_slots(checkpoint), 60)
+    changed = adapt.resize_positions(with_slots(checkpoint), 60)
     path = "embeddings/position_embeddings"
     old, new = checkpoint.tensors[path].read(), changed.tensors[path].read()
     assert new.shape == changed.tensors[path].shape == (60 + offset, 32)
@@ -92,10 +92,26 @@ def test_longer_positions_repeat_the_learned_ones(offset):
     assert any("from 24 to 60" in note for note in changed.warnings)
 
 
-@pytest.mark.parametrize("length", [24, 5])
-def test_the_number_of_positions_can_only_grow(length):
-    with raises(ConfigError, "max_position_embeddings", length, "24"):
-        adapt.extend_positions(small_checkpoint()[0], length)
+@pytest.mark.parametrize("offset", [0, 2])
+def test_a_model_with_fewer_positions_computes_the_same(offset):
+    checkpoint, model = small_checkpoint(position_offset=offset)
+    changed = adapt.resize_positions(with_slots(checkpoint), 20)
+    path, inputs = "embeddings/position_embeddings", {name: value[:, :20] for name, value in inputs_for(None).items()}
+    assert changed.tensors[path].shape == changed.slots[f"{path}/m"].shape == (20 + offset, 32)
+    assert changed.slots[f"{path}/m"].read().shape == (20 + offset, 32)
+    np.testing.assert_array_equal(
+        changed.encoder()(inputs)["sequence_output"], model(inputs)["sequence_output"].numpy()
+    )
+    assert changed.config.max_position_embeddings == 20 and not changed.warnings
+
+
+def test_as_many_positions_and_fewer_than_the_task_reads_are_refused():
+    checkpoint = small_checkpoint("classification")[0]
+    with raises(ConfigError, "max_position_embeddings", "the checkpoint has 24"):
+        adapt.resize_positions(checkpoint, 24)
+    longest = checkpoint.task["settings"]["max_length"]
+    with raises(ConfigError, "max_position_embeddings", longest - 1, f"up to {longest} tokens"):
+        adapt.resize_positions(checkpoint, longest - 1)
 
 
 @pytest.mark.parametrize("dtype, error", [("float16", 2**-11), ("bfloat16", 2**-8)])

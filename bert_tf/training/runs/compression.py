@@ -117,10 +117,13 @@ class Step:
 
 
 def _trim(job: Job, start: str, path: str) -> None:
-    """Keeps only the pieces of the training texts, and all characters."""
+    """Keeps only the pieces of the training texts and all characters, and as many positions as inputs have."""
     if os.path.exists(path):
         return
     checkpoint, report = adapt.trim_vocabulary(directory.read(start), _texts(job))
+    longest = job.task.config.max_length
+    if longest < checkpoint.config.max_position_embeddings:
+        checkpoint = adapt.resize_positions(checkpoint, longest)
     with replacing_directory(path) as temporary:
         directory.save_checkpoint(dataclasses.replace(checkpoint, slots={}, step=None), temporary)
         write_json(os.path.join(temporary, "vocabulary.json"), report)
@@ -163,7 +166,7 @@ def _distil(job: Job, start: str, path: str, settings: TaskDistillation, train: 
 # In the order of what they cost: seconds, a minute, and then the time of a training.
 STEPS: tuple[Step, ...] = (
     Step("original", "the model itself", "none"),
-    Step("trimmed", "the vocabulary of the training texts", "none", _trim),
+    Step("trimmed", "with the words and lengths that it needs", "none", _trim),
     Step("int8", "the same in 8 bits"),
     Step("pruned", "without a quarter of the layers' weights, in 8 bits", make=partial(_prune, share=0.25)),
     Step("half", "without half of them, distilled, in 8 bits", make=partial(_prune_and_train, share=0.5)),
