@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -26,7 +27,14 @@ print(pages.__name__, bert_tf.TextClassifier.__name__)
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
+    # A copy: setuptools builds in the checkout, in a folder that later wheels would take removed modules from.
+    source = folder / "source"
+    source.mkdir()
+    for name in ("bert_tf", "configs", "data"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source]
     subprocess.run(command, check=True)
     (path,) = folder.glob("*.whl")
     return path
