@@ -30,6 +30,7 @@ class Task(NamedTuple):
         batch_size: of all of them.
         files: fields of the ExampleData.
         new_student: fields of the task's config for students with random weights.
+        temperature: of the distillation; lower for many classes.
         english: whether --english is the teacher's start, not --korean.
     """
 
@@ -42,18 +43,19 @@ class Task(NamedTuple):
     batch_size: int = 32
     files: dict[str, str] = {}  # noqa: RUF012
     new_student: dict[str, str] = {}  # noqa: RUF012
+    temperature: float = 2.0
     english: bool = True
 
 
 EWT = {"train": "en_ewt-dev.conllu", "validation": "en_ewt-test.conllu", "test": ""}
 TASKS = {
     "SST-2": Task("sst2", "sst2", "accuracy", (3, 1e-4), (3, 1e-4), (10, 3e-4)),
-    "CLINC150": Task("clinc150", "clinc150", "accuracy", (4, 3e-4), (3, 3e-4), (10, 1.5e-3), 64),
+    "CLINC150": Task("clinc150", "clinc150", "accuracy", (4, 3e-4), (3, 3e-4), (10, 1.5e-3), 64, temperature=1.0),
     "STS-B": Task(
         "glue:stsb", "stsb", "spearman", (3, 1.5e-4), (3, 1.5e-4), (10, 8e-4), 64, new_student={"head": "cosine"}
     ),
     "EWT": Task("ud_upos", "ud", "accuracy", (4, 2e-4), (6, 2e-4), (20, 1e-3), files=EWT),
-    "SNIPS": Task("snips", "snips", "slot_f1", (3, 1.5e-4), (2, 1.5e-4), (6, 1.5e-3), 64),
+    "SNIPS": Task("snips", "snips", "slot_f1", (3, 1.5e-4), (2, 1.5e-4), (6, 1.5e-3), 64, temperature=1.0),
     "NSMC": Task("nsmc", "nsmc", "accuracy", (2, 1e-4), (2, 1e-4), (6, 5e-4), english=False),
 }
 STUDENTS: dict[str, dict[str, Any]] = {"3 layers": {"layers": 3}, "2 x 128": {"size": "tiny"}}
@@ -108,7 +110,9 @@ def train(name: str, arguments: argparse.Namespace) -> None:
     run("teacher", task.teacher, start, None)
     for student, choice in STUDENTS.items():
         for weight in WEIGHTS:
-            distillation = TaskDistillation(weight=weight, answers=str(folder / "answers"), **choice)
+            distillation = TaskDistillation(
+                weight=weight, temperature=task.temperature, answers=str(folder / "answers"), **choice
+            )
             run(f"{student}, {weight}", task.layers if "layers" in choice else task.tiny, "", distillation)
 
 
