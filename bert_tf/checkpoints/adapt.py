@@ -186,12 +186,12 @@ def resize_positions(checkpoint: Checkpoint, length: int) -> Checkpoint:
     they did before.
 
     Raises:
-        ConfigError: the model has this length, or its task reads longer inputs.
+        ConfigError: the model has this length, its task reads longer inputs, or it is below 1.
     """
     config, path = checkpoint.config, "embeddings/position_embeddings"
     before, notes = config.max_position_embeddings, list(checkpoint.warnings)
     needed = checkpoint.task["settings"].get("max_length", 0) if checkpoint.task else 0
-    if length == before:
+    if length == before or length < 1:
         raise ConfigError(f"max_position_embeddings {length}: the checkpoint has {before}")
     if length < needed:
         raise ConfigError(f"max_position_embeddings {length}: the task of the model reads up to {needed} tokens")

@@ -207,7 +207,7 @@ def test_the_program_prints_the_report(programs, saved, tmp_path):
         ({"format": "onnx"}, 2, "format"),
         ({"dtype": "int8"}, 2, "dtype"),
         ({"add_tokens": "nowhere.txt"}, 1, "nowhere.txt"),
-        ({"max_position_embeddings": "3"}, 2, "max_position_embeddings 3"),
+        ({"max_position_embeddings": "24"}, 2, "max_position_embeddings 24"),
         ({"output": "ours"}, 2, "already exists"),
     ],
 )
@@ -262,7 +262,7 @@ def test_bert_large_is_converted_in_less_than_1_3_times_its_size(tmp_path):
         source = target
 
 
-def test_only_a_longer_length_is_accepted(saved, tmp_path):
+def test_no_length_and_the_same_are_refused(saved, tmp_path):
     _, path = saved()
     for length in (0, -1, 24):
         with raises(ConfigError, "max_position_embeddings", length, "24"):
