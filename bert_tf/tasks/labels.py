@@ -192,7 +192,7 @@ class LabelTask(FineTuningTask):
         )
         for label, location in codec.unknown(found):
             known = ", ".join(map(repr, state.labels[:20]))
-            raise DataError(f"{location}: label {label!r} is not one of the model's: {known}; expected only these")
+            raise DataError(f"{location}: label {label!r} is not one of the model's: {known}; correct it")
         state.class_weights = tuple(map(float, config.class_weights))
         if config.balanced:
             examples_of = np.array([counts[label] for label in state.labels], np.float64)

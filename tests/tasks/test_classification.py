@@ -95,7 +95,7 @@ def test_a_training_label_that_is_not_among_the_labels_of_the_task_is_an_error_w
         Classification.learn(tokenizer, ClassificationConfig(labels=("neg", "pos")), ExampleData(), examples, None)
     assert (
         str(raised.value)
-        == f"{tmp_path}/train.tsv:4: label 'neutral' is not one of the model's: 'neg', 'pos'; expected only these"
+        == f"{tmp_path}/train.tsv:4: label 'neutral' is not one of the model's: 'neg', 'pos'; correct it"
     )
 
 

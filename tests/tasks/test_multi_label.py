@@ -54,7 +54,7 @@ def test_labels_are_lists_in_json_and_separated_in_tables(tmp_path, name, conten
 def test_an_unknown_label_is_an_error_in_training_and_counts_as_a_missed_one_in_evaluation():
     with pytest.raises(DataError) as raised:
         create("x", "x,z", labels=("x", "y"))
-    assert str(raised.value) == "file:1: label 'z' is not one of the model's: 'x', 'y'; expected only these"
+    assert str(raised.value) == "file:1: label 'z' is not one of the model's: 'x', 'y'; correct it"
     task, examples, read_report = create("x,y"), examples_of("x", "x,z", "y"), ReadReport()
     task.check(examples, read_report)
     assert read_report.lines() == ["never predicted: label 'z', not in the training data: 1 (file:1)"]

@@ -10,6 +10,7 @@ from typing import Any, Self
 import tensorflow as tf
 
 from bert_tf.errors import BertTfError
+from bert_tf.progress import log
 from bert_tf.training.tf_internals import in_multi_worker_mode
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
@@ -38,7 +39,7 @@ class Terminated(BertTfError):
 
 @contextlib.contextmanager
 def terminable(directory: str) -> Iterator[None]:
-    """Raises `Terminated` on SIGTERM in this block, except inside a `Signals` block.
+    """Raises `Terminated` on SIGTERM in this block, except inside a `Signals` block, and says how to resume on Ctrl-C.
 
     Args:
         directory: of the run, for the message.
@@ -47,12 +48,17 @@ def terminable(directory: str) -> Iterator[None]:
         yield
         return
 
+    advice = f"stopped outside of the updates; run the same command again to resume from {directory}"
+
     def stop(*_: Any) -> None:
-        raise Terminated(f"stopped outside of the updates; run the same command again to resume from {directory}")
+        raise Terminated(advice)
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
+    except KeyboardInterrupt:
+        log(advice)
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -1,0 +1,21 @@
+"""What a program says when it is stopped outside of the updates."""
+
+import os
+import signal
+
+import pytest
+
+from bert_tf.training.state.signals import Terminated, terminable
+
+
+def test_ctrl_c_says_how_to_resume(capsys):
+    with pytest.raises(KeyboardInterrupt), terminable("runs/model"):
+        raise KeyboardInterrupt
+    assert "run the same command again to resume from runs/model" in capsys.readouterr().err
+
+
+def test_sigterm_ends_the_block_with_an_error_and_its_handler_is_put_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Terminated, match="to resume from runs/model"), terminable("runs/model"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
