@@ -14,7 +14,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from bert_tf.files import replacing
 from bert_tf.metrics.calibration import reliability
@@ -214,8 +214,9 @@ def _tradeoff(rows: Sequence[Json], metric: str) -> Figure:
             style = {"fmt": _MARKERS[number % len(_MARKERS)], "color": f"C{number % 2}", "markersize": 8}
             one.errorbar(row[key], row["value"], yerr=errors, label=row["name"], elinewidth=1.0, **style)
         one.set(xscale="log", xlabel=label)
+        # Within a decade the locator chooses evenly spaced values instead.
         one.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        one.xaxis.set_major_formatter(EngFormatter(sep=""))
+        one.xaxis.set_major_formatter("{x:g}")  # of 0.5 ms, EngFormatter would make 500m
         one.xaxis.set_minor_formatter(NullFormatter())
     axes[0].set_ylabel(metric)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=min(5, len(rows)), fontsize=10)
