@@ -103,7 +103,9 @@ class SoftTargets:
 class Distilled(Objective):
     """The objective of a task and, for each of its `soft_outputs`, the difference to a teacher's output.
 
-    Training minimizes (1 - weight) times the loss of the labels plus weight times that of the soft targets.
+    Training minimizes (1 - weight) times the loss of the labels plus weight times that of the soft targets. Both are
+    means over all rows, where those without labels have a label loss of 0, so that few labels weigh little; the metrics
+    of the labels are means over the rows that have them.
 
     Args:
         objective: of the task.
@@ -126,7 +128,7 @@ class Distilled(Objective):
         return self._objective.build(encoder)
 
     def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """As in Objective; rows without labels count like the others, so that few labels weigh little."""
+        """As in Objective; rows without labels count like the others."""
         soft = {loss: tf.reduce_sum(_weights(features, name, output)) for loss, (name, output) in self._soft.items()}
         hard = self._objective.weights(features) if self._hard else {}
         return {_LABEL + name: value for name, value in hard.items()} | soft
@@ -143,13 +145,17 @@ class Distilled(Objective):
             made[loss] = tf.reduce_sum(values * weights), tf.reduce_sum(weights)
         if not self._hard:
             return made
+        weights = self._objective.weights(features)
         if not self._all_labelled:
             rows = tf.where(features[LABELLED])[:, 0]
             features, outputs = (
                 {name: tf.gather(value, rows) for name, value in columns.items()} for columns in (features, outputs)
             )
-        for name, value in self._objective.loss_and_metrics(features, outputs).items():
-            made[_LABEL + name if name in self._objective.losses else name] = value
+        for name, (total, weight) in self._objective.loss_and_metrics(features, outputs).items():
+            if name in self._objective.losses:  # over all rows, as it is minimized
+                made[_LABEL + name] = total, weights[name]
+            else:
+                made[name] = total, weight
         return made
 
 

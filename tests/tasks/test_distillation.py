@@ -177,6 +177,10 @@ def test_labels_of_rows_without_labels_are_not_learned(fitted, batch):
     )
     for name in objective.losses:
         assert float(made[f"label_{name}"][0]) == pytest.approx(float(alone[name][0]), rel=1e-5)
+    for name, weight in distilled.weights(rows).items():  # what is logged is minimized
+        assert float(made[name][1]) == pytest.approx(float(weight), rel=1e-6)
+    for name in objective.metric_names:  # and the share of right answers is one of answers that are known
+        assert float(made[name][1]) == pytest.approx(float(alone[name][1]), rel=1e-6)
     for gradient in tape.gradient(loss, list(variables.values())):
         gradient = tf.convert_to_tensor(gradient).numpy()
         assert not gradient[~is_labelled].any() and gradient[is_labelled].any()
@@ -194,6 +198,24 @@ def test_the_losses_of_the_parts_of_a_batch_add_up_to_those_of_the_batch(fitted,
         assert sum(float(distilled.weights(part)[name]) for part, _ in parts) == pytest.approx(
             float(weights[name]), rel=1e-6
         )
+
+
+def test_the_loss_that_is_logged_is_the_one_that_is_minimized_where_texts_have_no_labels():
+    """15 of 24 texts have labels: the label loss of the others is 0, in the gradient and in the curves."""
+    draws = np.random.default_rng(3)
+    student, teacher = draws.normal(0, 2, (2, 24, 3))
+    labels = draws.integers(0, 3, 24)
+    objective = ClassificationObjective("classification", LabelsState(labels=("p", "q", "r")))
+    distilled = Distilled(objective, TaskDistillation(temperature=3.0, weight=0.7), labelled=False)
+    features = {"row": tf.range(24), "labels": tf.constant(labels, tf.int32), "truncated": tf.zeros(24, tf.int32),
+                "window": tf.zeros(24, tf.int32)}  # fmt: skip
+    answers = {"logits": Answers(teacher.astype(np.float32), np.ones(24, np.int64))}
+    rows = SoftTargets(objective, answers, 15)(features)
+    made = distilled.loss_and_metrics(rows, {"logits": tf.constant(student, tf.float32)})
+    logged = distilled.total({name: float(made[name][0] / made[name][1]) for name in distilled.losses})
+    hard = -special.log_softmax(student, -1)[np.arange(15), labels[:15]].sum() / 24
+    soft = defined("softmax", student, teacher, 3.0)[0].mean()
+    assert logged == pytest.approx(0.3 * hard + 0.7 * soft, rel=1e-5)
 
 
 def test_texts_without_labels_have_no_class_weight():
