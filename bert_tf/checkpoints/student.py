@@ -1,4 +1,4 @@
-"""Students of a larger model: their size, and the layers that they start with."""
+"""Students of a larger model: their size, and the layers or words that they start with."""
 
 import dataclasses
 import math
@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 import keras
+import numpy as np
 
 from bert_tf.checkpoints.stored_model import Checkpoint, assign
-from bert_tf.checkpoints.tensor import first_rows
+from bert_tf.checkpoints.tensor import as_dtype, first_rows
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.pruning import all_parts, pruned_config
 from bert_tf.model.variables import variable_shapes
-from bert_tf.types import Shapes
+from bert_tf.text import BaseTokenizer
+from bert_tf.types import Array, Shapes
 
 _T = TypeVar("_T")
-_POSITIONS = "embeddings/position_embeddings"
+_WORDS, _POSITIONS = "embeddings/word_embeddings", "embeddings/position_embeddings"
 
 
 def check_smaller(student: BertConfig, teacher: BertConfig, path: str) -> None:
@@ -84,6 +86,57 @@ def copy_layers(teacher: Checkpoint, student: keras.Model) -> None:
         if variable.path == _POSITIONS:
             tensors[_POSITIONS] = first_rows(tensors[_POSITIONS], variable.shape[0])
     assign([variable for variable in variables if tuple(variable.shape) == tensors[variable.path].shape], tensors)
+
+
+def copy_words(teacher: Checkpoint, student: keras.Model, tokenizer: BaseTokenizer) -> None:
+    """Starts the word embeddings of a new model with its teacher's.
+
+    A piece that the teacher's vocabulary does not have gets the mean of the pieces into which the teacher splits it
+    (Gee et al., 2022, arXiv:2402.09977). A narrower table gets the principal components of the rows; in a wider one,
+    the other columns stay random.
+
+    Args:
+        teacher: with its tokenizer.
+        student: a new model.
+        tokenizer: of the student.
+    """
+    words = encoder_of(student).embeddings.word_embeddings
+    rows = _rows_of(teacher, tokenizer)
+    table = words.numpy()
+    if rows.shape[1] > table.shape[1]:
+        rows = _components(rows, table.shape[1])
+    table[: len(rows), : rows.shape[1]] = rows
+    words.assign(table)
+
+
+def _rows_of(teacher: Checkpoint, tokenizer: BaseTokenizer) -> Array:
+    """The teacher's word embedding of each piece of a tokenizer: float32 [pieces, width]."""
+    table = as_dtype(teacher.tensors[_WORDS], "float32", _WORDS).read()
+    theirs = teacher.tokenizer_of_text("the teacher")
+    known = dict(zip(tokenizer.special_names, theirs.special_ids, strict=True))
+    if type(theirs) is type(tokenizer):  # other kinds spell pieces differently: "##s", "\u2581house"
+        known |= {piece: number for number, piece in enumerate(theirs.vocab)}
+    rows = np.zeros([tokenizer.vocab_size, table.shape[1]], np.float32)
+    vocabulary = tokenizer.vocab
+    others = [number for number, piece in enumerate(vocabulary) if piece not in known]
+    kept = [number for number, piece in enumerate(vocabulary) if piece in known]
+    rows[kept] = table[[known[vocabulary[number]] for number in kept]]
+    if others:
+        texts = tokenizer.texts
+        split = theirs.tokenize([texts[number] for number in others]).to_list()
+        rows[others] = [table[ids or [theirs.unk_id]].mean(0) for ids in split]
+    return rows
+
+
+def _components(rows: Array, count: int) -> Array:
+    """The first principal components of rows: float64 [rows, count], with a mean of 0.
+
+    Each has the sign that makes its largest loading positive: libraries of linear algebra differ in it.
+    """
+    centred = rows - rows.mean(0, dtype=np.float64)
+    vectors = np.linalg.eigh(centred.T @ centred)[1][:, : -count - 1 : -1]
+    vectors *= np.sign(vectors[np.abs(vectors).argmax(0), np.arange(count)])
+    return centred @ vectors
 
 
 def _shapes(config: BertConfig) -> Shapes:

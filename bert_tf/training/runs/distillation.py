@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.student import check_smaller, copy_layers, with_layers
+from bert_tf.checkpoints.student import check_smaller, copy_layers, copy_words, with_layers
 from bert_tf.config import FinetuneConfig, TaskDistillation
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.datasets.examples import Labels
@@ -68,7 +68,7 @@ class Distillation:
         return {"teacher": self.teacher.identity} | ({TEXTS: source.identity(texts)} if texts else {})
 
     def new_student(self, pooler: bool, dtype: str | None) -> tuple[BertEncoder, BaseTokenizer, Json]:
-        """A student with random weights or layers of the teacher, with the teacher's tokenizer, and its identity.
+        """A new student with layers or the words of its teacher, with the teacher's tokenizer, and its identity.
 
         Args:
             pooler: whether the task reads the pooled output.
@@ -88,6 +88,8 @@ class Distillation:
         student = BertEncoder(config, dtype=dtype)
         if layers:
             copy_layers(self.teacher.checkpoint, student)
+        else:
+            copy_words(self.teacher.checkpoint, student, tokenizer)
         return student, tokenizer, identity
 
     def check(self, student: BertEncoder) -> None:
