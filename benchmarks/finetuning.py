@@ -45,6 +45,7 @@ def contestants(data: str, arguments: argparse.Namespace) -> list[Contestant]:
             sys.executable, "-m", "bert_tf.finetune", f"--config={ROOT / 'configs' / 'finetune' / 'sst2.py'}",
             f"--data_dir={data}", f"--init={arguments.init}", "--model_dir={output}",
             f"--config.train.epochs={arguments.epochs:g}", f"--config.train.batch_size={_BATCH}",
+            "--config.train.learning_rate=5e-5",
             f"--config.train.evaluate_every={half}", f"--config.train.dtype={dtype}",
         ]  # fmt: skip
         settings = shared | {"command": command, "imports": "tensorflow", "kind": "ours"}

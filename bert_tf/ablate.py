@@ -24,9 +24,13 @@ def main(_: list[str]) -> None:
     output = _OUTPUT_DIR.value
     check_output(output, directory=True)
     check_own_directory(output, ["*/seed_0/pretrained/run.json"], "ablation study")
+    finetuning = config("finetune/reviews.py")
+    # Over three seeds of pre-training and two of fine-tuning: accuracy 0.69 to 0.75. Three epochs at this width's
+    # own rate, 3e-4, are about as good, but take half as long again.
+    finetuning.train.epochs, finetuning.train.learning_rate = 2.0, 1e-3
     recipe = Recipe(
         config("pretrain/tiny.py"),
-        config("finetune/reviews_tiny.py"),
+        finetuning,
         bundled("data/reviews"),
         write_english_vocabulary,
     )

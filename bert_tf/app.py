@@ -45,7 +45,7 @@ quiet.import_tensorflow()
 gc.freeze()
 atexit.register(gc.freeze)
 
-from bert_tf.files import cause, is_system_error, system_error  # noqa: E402
+from bert_tf.files import cause, here_or_bundled, is_system_error, system_error  # noqa: E402
 
 
 def run(main: Callable[[list[str]], None], *, arguments: bool = False, flags_at: str = _FLAGS_AT) -> None:
@@ -195,6 +195,7 @@ class _ConfigFile(flags.ArgumentParser[Any]):
 
     def parse(self, path: str) -> Any:
         path, *argument = path.split(":", 1)
+        path = here_or_bundled(path)
         loader = importlib.machinery.SourceFileLoader("config_file", path)
         module = sys.modules[loader.name] = types.ModuleType(loader.name)
         module.__file__ = path

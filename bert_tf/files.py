@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from bert_tf.config.values import half_pairs, misfit, shown
 from bert_tf.errors import BertTfError, ConfigError, DataError
+from bert_tf.progress import log
 from bert_tf.types import StrPath
 
 _T = TypeVar("_T")
@@ -446,3 +447,30 @@ def bundled(name: str) -> str:
         if (base / name).exists():
             return str(base / name)
     raise DataError(f"{name}: not found next to the package {package}; install the project from its checkout")
+
+
+def here_or_bundled(path: str) -> str:
+    """A path or pattern to read; where nothing is there, what ships under its name, so that commands work anywhere.
+
+    Args:
+        path: such as "configs/finetune/reviews.py" or "data/korean/*_train.txt.gz".
+
+    Returns:
+        The path, or that of the bundled file, which is then reported.
+    """
+    parts = Path(path).parts
+    if parts[:1] in (("configs",), ("data",)) and ".." not in parts and not _leads_to_files(path):
+        found = os.path.join(bundled(parts[0]), *parts[1:])
+        if _leads_to_files(found):
+            _report_bundled(path, found)
+            return found
+    return path
+
+
+def _leads_to_files(path: str) -> bool:
+    return os.path.exists(path) or bool(glob.glob(path))
+
+
+@functools.cache
+def _report_bundled(path: str, found: str) -> None:
+    log(f"{path}: not in this directory; reading the one that ships with bert_tf, {found}")

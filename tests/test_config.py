@@ -25,7 +25,7 @@ from bert_tf.config import (
     tasks,
     to_dict,
 )
-from bert_tf.config.train import RECIPES
+from bert_tf.config.train import FINETUNING_RATE, RECIPES, scaled_rate
 from bert_tf.errors import ConfigError
 from bert_tf.metrics.entities import SCHEMES
 from tests.errors import raises
@@ -144,7 +144,10 @@ def test_a_config_is_restored_from_a_dict(cls):
         (TrainConfig(phases=3), ("train.phases", "3", "PhaseConfig")),
         (TrainConfig(phases=(0.9, 0.1)), ("train.phases[0]", "0.9", "PhaseConfig")),
         (TrainConfig(phases=(PhaseConfig(batch_size=8.0),)), ("train.phases[0].batch_size", "8.0")),
-        (TrainConfig(end_learning_rate=1.0), ("train.end_learning_rate", "1.0", "train.learning_rate", "5e-05")),
+        (
+            TrainConfig(learning_rate=0.1, end_learning_rate=1.0),
+            ("train.end_learning_rate 1.0", "train.learning_rate 0.1"),
+        ),
         (
             TrainConfig(schedule="noam", end_learning_rate=1e-6),
             ("end_learning_rate", "'noam'"),
@@ -254,3 +257,14 @@ def test_radam_is_bias_corrected_in_either_recipe():
 def test_the_combination_of_recipe_and_settings_is_checked():
     with raises(ConfigError, "'replica'", "'global'"):
         TrainConfig(recipe="google", normalization="global").resolved()
+
+
+@pytest.mark.parametrize(
+    # As good values were in docs/results.md: 1e-4 with MiniLM (384), 1.5e-4 with 256 units, 3e-4 with 128.
+    "width, rate",
+    [(768, 5e-5), (1024, 3.8e-5), (384, 1e-4), (256, 1.5e-4), (128, 3e-4)],
+)
+def test_the_learning_rate_is_the_papers_for_bert_base_and_inversely_proportional_to_the_width(width, rate):
+    assert scaled_rate(FINETUNING_RATE, width) == rate
+    assert GridConfig().rates(width) == (rate, float(f"{3e-5 * 768 / width:.1e}"), float(f"{2e-5 * 768 / width:.1e}"))
+    assert GridConfig(learning_rate=(0.1,)).rates(width) == (0.1,)

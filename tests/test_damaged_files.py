@@ -307,7 +307,7 @@ def read_ask(path):
 
 
 def make_config(folder):
-    shutil.copy(bundled("configs/finetune/reviews_tiny.py"), folder / "config.py")
+    shutil.copy(bundled("configs/finetune/reviews.py"), folder / "config.py")
 
 
 class Reader(NamedTuple):

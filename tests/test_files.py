@@ -1,4 +1,5 @@
 import errno
+import glob
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from bert_tf.files import (
     check_output,
     check_own_directory,
     final_name,
+    here_or_bundled,
     nan_for_null,
     numbers_of,
     parse_json,
@@ -484,3 +486,31 @@ def test_the_numbers_of_files_are_those_of_whole_names(tmp_path):
     for name in ("step-20.index", "step-3.index", "step-x.index", "step-4.data", "a-step-5.index", "step-6-7.index"):
         (folder / name).touch()
     assert numbers_of(folder, "step-", ".index") == [3, 20]
+
+
+def test_what_is_here_comes_before_what_is_bundled(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    pattern = "data/korean/*_train.txt.gz"
+    assert here_or_bundled("configs/pretrain/tiny.py") == bundled("configs/pretrain/tiny.py")
+    assert len(glob.glob(here_or_bundled(pattern))) == 2
+    errors = capsys.readouterr().err
+    assert (
+        errors.count("reading the one that ships with bert_tf") == 2 and bundled("configs/pretrain/tiny.py") in errors
+    )
+
+    for path in ("configs/pretrain/tiny.py", "data/korean/my_train.txt.gz"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    # Nor is anything else replaced, above all no name that the project does not have.
+    others = [
+        "",
+        "-",
+        "data/mine",
+        "configs/../data",
+        bundled("data/reviews"),
+        "gs://bucket/data/reviews",
+        "elsewhere/data",
+    ]
+    for path in ["configs/pretrain/tiny.py", pattern, *others]:
+        assert here_or_bundled(path) == path
+    assert capsys.readouterr().err == ""

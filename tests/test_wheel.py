@@ -17,11 +17,14 @@ PROGRAM = """
 import pathlib, bert_tf
 from bert_tf.bundled import config
 from bert_tf.files import bundled
+from bert_tf.inputs.corpus.readers import find_files
 from bert_tf.report import pages
 assert "installed" in bert_tf.__file__, bert_tf.__file__
 print(config("finetune/reviews.py").data.train, pathlib.Path(bundled("data/reviews/train.tsv")).exists())
 print(pages.__name__, bert_tf.TextClassifier.__name__)
+print(len(bert_tf.read("table", "data/reviews", "heldout.tsv")), len(find_files("data/korean/*_train.txt.gz")))
 """
+FINETUNE = ["bert_tf.finetune", "--config=configs/finetune/reviews.py", "--data_dir=data/reviews", "--model_dir=model"]
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +57,19 @@ def test_an_installed_wheel_finds_its_files(wheel, tmp_path):
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, wheel], check=True
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", PROGRAM],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-    )
+
+    def run(*arguments):
+        """Python with the wheel, in a directory without the checkout."""
+        environment = os.environ | {"PYTHONPATH": str(folder)}
+        command = [sys.executable, "-P", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    done = run("-c", PROGRAM)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["train.tsv", "True", "bert_tf.report.pages", "TextClassifier"]
+    assert done.stdout.split() == ["train.tsv", "True", "bert_tf.report.pages", "TextClassifier", "1500", "2"]
+    done = run("-m", *FINETUNE, "--init=nowhere")
+    for path in ("configs/finetune/reviews.py", "data/reviews"):  # as commands of the README name them
+        assert (
+            f"bert_tf: {path}: not in this directory; reading the one that ships with bert_tf, {folder}" in done.stderr
+        )
+    assert "bert_tf: error: nowhere" in done.stderr

@@ -216,7 +216,7 @@ class FineTuned(Model[FineTuningTask]):
         validation_data: Any = None,
         epochs: float = 3.0,
         batch_size: int = 32,
-        learning_rate: float = 5e-5,
+        learning_rate: float | None = None,
         directory: StrPath | None = None,
         verbose: bool | int = True,
         **train: Any,
@@ -232,7 +232,7 @@ class FineTuned(Model[FineTuningTask]):
             validation_data: (x, y), or what `x` alone can be; evaluated after every epoch.
             epochs: passes over the data.
             batch_size: examples per update.
-            learning_rate: peak of the schedule.
+            learning_rate: peak of the schedule; None chooses it by the width of the model, 5e-5 for BERT-base.
             directory: keeps checkpoints, curves and the model; the same call resumes an interrupted run from there.
                 None keeps nothing on disk.
             verbose: shows a progress bar and validation metrics.

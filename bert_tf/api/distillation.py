@@ -30,7 +30,7 @@ def distill(
     weight: float = TaskDistillation.weight,
     epochs: float = 3.0,
     batch_size: int = 32,
-    learning_rate: float = 5e-5,
+    learning_rate: float | None = None,
     directory: StrPath | None = None,
     verbose: bool | int = True,
     **train: Any,

@@ -112,7 +112,19 @@ class FinetuneConfig:
         for part in (self.data, self.train, self.grid, self.distillation):
             if part:
                 part.check()
+        self._check_search()
         return self
+
+    def _check_search(self) -> None:
+        if self.grid != GridConfig() and not self.search:
+            raise ConfigError("grid is set, but search is off; add --config.search, or leave grid out")
+        if self.search and self.grid.epochs and self.train.steps:
+            raise ConfigError(
+                f"search tries several epochs, but train.steps is {self.train.steps} and overrides them; set "
+                "train.steps=0, or grid.epochs=()"
+            )
+        if self.search and self.grid == GridConfig((), (), ()):
+            raise ConfigError("search has nothing to try: grid has no values; give it some, e.g. grid.epochs=(2.0,3.0)")
 
 
 class _Change(TypedDict):

@@ -17,6 +17,11 @@ _SHARE: Rule = {"at_least": 0, "at_most": 1}
 _COUNT: Rule = {"at_least": 1, "at_most": 1_000_000_000}
 _COUNT_OR_0: Rule = {"at_least": 0, "at_most": 1_000_000_000}
 
+# The paper's highest rates for BERT-base (appendix A): of fine-tuning, and of pre-training, where models start from
+# random weights.
+FINETUNING_RATE, PRETRAINING_RATE = 5e-5, 1e-4
+_WIDTH_OF_BASE = 768
+
 # Values of dtype where a trained model predicts.
 INFERENCE_DTYPES = ("float32", "bfloat16", "int8", "auto")
 
@@ -70,20 +75,35 @@ class GridConfig:
     """Values of a grid search; the defaults are the paper's (appendix A.3). () uses the value in `TrainConfig`.
 
     Attributes:
-        batch_size, learning_rate, epochs: as in `TrainConfig`.
+        batch_size, epochs: as in `TrainConfig`.
+        learning_rate: the same; None takes the paper's 5e-5, 3e-5 and 2e-5, scaled to the width of the model.
     """
 
     batch_size: tuple[int, ...] = setting((16, 32), **_ROWS)
-    learning_rate: tuple[float, ...] = setting((5e-5, 3e-5, 2e-5), **_RATE)
+    learning_rate: tuple[float, ...] | None = setting(None, **_RATE)
     epochs: tuple[float, ...] = setting((2.0, 3.0, 4.0), **_EPOCHS)
 
     def check(self) -> Self:
         """Raises ConfigError unless each field is a tuple or list of different numbers."""
         check_fields(self, "grid")
         for name, values in vars(self).items():
-            if len(set(values)) < len(values):
+            if values is not None and len(set(values)) < len(values):
                 raise ConfigError(f"grid.{name} is {values!r}; expected different numbers")
         return self
+
+    def rates(self, width: int) -> tuple[float, ...]:
+        """The learning rates for an encoder of `width` units."""
+        paper = (FINETUNING_RATE, 3e-5, 2e-5)
+        return tuple(scaled_rate(rate, width) for rate in paper) if self.learning_rate is None else self.learning_rate
+
+
+def scaled_rate(rate: float, width: int) -> float:
+    """A learning rate for BERT-base as one for an encoder of `width` units, with two digits.
+
+    It is inversely proportional to the width, because Adam changes each weight by about the rate, and an output of a
+    layer sums as many of these changes as the layer has inputs (Yang et al., 2021, arXiv:2203.03466).
+    """
+    return float(f"{rate * _WIDTH_OF_BASE / width:.1e}")
 
 
 @dataclasses.dataclass
@@ -101,7 +121,8 @@ class TrainConfig:
         optimizer: "adamw" (without bias correction: BERT's Adam), "lamb" or "radam".
         bias_correction: whether the moments of Adam and LAMB are corrected for starting at 0; RAdam's always are.
         beta_1, beta_2, epsilon: of the moments; epsilon is added to the square root of the second.
-        learning_rate: the peak, reached after warm-up.
+        learning_rate: the peak, reached after warm-up; None for the one of BERT-base, 5e-5 in fine-tuning and 1e-4 in
+            pre-training, times 768 / `hidden_size`.
         schedule: of the learning rate after warm-up: "linear", "polynomial", "cosine", "noam" or "constant".
         power: exponent of "polynomial".
         end_learning_rate: final value of "linear", "polynomial" and "cosine".
@@ -151,7 +172,7 @@ class TrainConfig:
     beta_2: float = setting(0.999, above=0, below=1)
     # The square of a gradient below 1e-19 is 0 in float32, so a smaller epsilon would be all that divides it.
     epsilon: float = setting(1e-6, at_least=1e-16, at_most=1000)
-    learning_rate: float = setting(5e-5, **_RATE)
+    learning_rate: float | None = setting(None, **_RATE)
     schedule: str = setting("linear", choices=("linear", "polynomial", "cosine", "noam", "constant"))
     power: float = setting(1.0, above=0, at_most=1000)
     end_learning_rate: float = setting(0.0, **_RATE)
@@ -185,7 +206,7 @@ class TrainConfig:
         check_fields(self, "train")
         if not self.steps and not self.epochs:
             raise ConfigError("train.steps and train.epochs are 0; set one of them")
-        if self.end_learning_rate > self.learning_rate:
+        if self.learning_rate is not None and self.end_learning_rate > self.learning_rate:
             raise ConfigError(
                 f"train.end_learning_rate {self.end_learning_rate} is above train.learning_rate {self.learning_rate}"
             )

@@ -26,10 +26,11 @@ def learning_rate(config: TrainConfig, total_steps: int) -> Schedule:
     (width * warm-up updates) ** -0.5.
 
     Args:
-        config: resolved (`TrainConfig.resolved`).
+        config: resolved (`TrainConfig.resolved`), with a learning rate.
         total_steps: updates of the run.
     """
     peak, warmup = config.learning_rate, float(warmup_steps(config, total_steps))
+    assert peak is not None
     least = config.end_learning_rate / peak if peak else 0.0
     # google-research/bert counts the first update of warm-up as 0, and starts the decay at 0 too.
     number = 0.0 if config.warmup_from_zero else 1.0

@@ -8,5 +8,5 @@ def get_config():
         task=ClassificationConfig(max_length=64),
         data=ExampleData(format="clinc150"),
         # 100 examples per class: after three epochs, most of the 151 classes are still confused.
-        train=TrainConfig(batch_size=32, epochs=5, learning_rate=1e-4),
+        train=TrainConfig(batch_size=32, epochs=5),
     )

@@ -11,5 +11,5 @@ def get_config():
         # The files are IOB1. The paper's model saw as much of the document as fits.
         task=TaggingConfig(max_length=512, context="document", scheme="BIO"),
         data=ExampleData(format="conll"),
-        train=TrainConfig(batch_size=16, epochs=4, learning_rate=5e-5),
+        train=TrainConfig(batch_size=16, epochs=4),
     )

@@ -16,7 +16,6 @@ def get_config(task="mrpc"):
         train=TrainConfig(
             batch_size=32,
             epochs=3 if task in ("sst2", "qqp", "mnli", "qnli") else 5,
-            learning_rate=5e-5,
             keep_best=True,
         ),
     )

@@ -7,5 +7,5 @@ def get_config():
     return FinetuneConfig(
         task=TaggingConfig(max_length=128),
         data=ExampleData(format="klue/ner"),
-        train=TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5),
+        train=TrainConfig(batch_size=32, epochs=3),
     )

@@ -8,5 +8,5 @@ def get_config():
         # Korean words, and so answers, have more wordpieces than English ones.
         task=QuestionAnsweringConfig(max_answer_length=40),
         data=ExampleData(format="korquad"),
-        train=TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5),
+        train=TrainConfig(batch_size=32, epochs=3),
     )

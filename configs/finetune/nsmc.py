@@ -8,5 +8,5 @@ def get_config():
         # A review has up to 140 characters, and about as many Korean wordpieces at most.
         task=ClassificationConfig(max_length=128),
         data=ExampleData(format="nsmc"),
-        train=TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5, evaluate_every=2000),
+        train=TrainConfig(batch_size=32, epochs=3, evaluate_every=2000),
     )

@@ -7,5 +7,5 @@ def get_config():
     return FinetuneConfig(
         task=IntentAndSlotsConfig(max_length=64),
         data=ExampleData(format="snips"),
-        train=TrainConfig(epochs=10.0, batch_size=32, learning_rate=5e-5),
+        train=TrainConfig(epochs=10.0, batch_size=32),
     )

@@ -8,5 +8,5 @@ def get_config():
         task=QuestionAnsweringConfig(),
         data=ExampleData(format="squad"),
         # As in the paper, section 4.2.
-        train=TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5),
+        train=TrainConfig(batch_size=32, epochs=3),
     )

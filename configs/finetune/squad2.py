@@ -8,5 +8,5 @@ def get_config():
         task=QuestionAnsweringConfig(unanswerable=True),
         data=ExampleData(format="squad2"),
         # As in the paper, section 4.3.
-        train=TrainConfig(batch_size=48, epochs=2, learning_rate=5e-5),
+        train=TrainConfig(batch_size=48, epochs=2),
     )

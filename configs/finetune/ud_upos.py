@@ -16,5 +16,5 @@ def get_config():
             test="en_ewt-ud-test.conllu",
             column="upos",
         ),
-        train=TrainConfig(batch_size=32, epochs=3, learning_rate=1e-4),
+        train=TrainConfig(batch_size=32, epochs=3),
     )

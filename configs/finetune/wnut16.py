@@ -8,5 +8,5 @@ def get_config():
         task=TaggingConfig(max_length=128),
         data=ExampleData(format="conll", train="train", validation="dev", test="test"),
         # 2,000 tweets with few entities (one word in 15): more epochs than for a large set.
-        train=TrainConfig(batch_size=32, epochs=8, learning_rate=1e-4),
+        train=TrainConfig(batch_size=32, epochs=8),
     )

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.errors import DataError
-from bert_tf.files import cause
+from bert_tf.files import cause, here_or_bundled
 from bert_tf.progress import bar
 from bert_tf.text.encoding import SAMPLE_BYTES, check_sample
 
@@ -48,7 +48,7 @@ def find_files(patterns: str | Iterable[str]) -> list[str]:
         Sorted paths without duplicates.
     """
     files: set[str] = set()
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+    for pattern in map(here_or_bundled, [patterns] if isinstance(patterns, str) else patterns):
         # An existing path is used as it is, so that names with [ or * work.
         matches = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
         matches = [path for path in matches if not tf.io.gfile.isdir(path)]

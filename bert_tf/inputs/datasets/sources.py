@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import text_path
+from bert_tf.files import here_or_bundled, text_path
 from bert_tf.inputs.datasets import json_lines, tfds_sets
 from bert_tf.inputs.datasets.examples import (
     ChoiceExample,
@@ -205,7 +205,7 @@ class Source(Examples):
         self._format = FORMATS[data.format]
         column = f"set data.label (now {data.label!r}) to its column"
         self._add_label = (column if example is TextExample else "add its {}") + ", or use predict"
-        self._folder = path
+        self._folder = path = here_or_bundled(path)
         self._file = path if path == STDIN or os.path.isfile(path) else ""
         # A single file is read even if the model was trained on TFDS.
         self._set = "" if self._file else data.source.removeprefix(TFDS)
@@ -222,6 +222,11 @@ class Source(Examples):
             raise ConfigError(
                 "--data_dir names a folder and data.source a TFDS set; leave one out (--data.source= reads the files)"
             )
+
+    @property
+    def one_file(self) -> bool:
+        """Whether all examples are in one file, which is not a folder's or a set's part."""
+        return bool(self._file)
 
     def part(self, role: str) -> str:
         """Returns the file name or split for one of `ROLES`, from the config or else the format; others unchanged."""

@@ -149,13 +149,13 @@ def _prune_and_train(job: Job, start: str, path: str, share: float) -> None:
     """The pruned model as a student of the whole one."""
     pruned = os.path.join(os.path.dirname(path), "pruned")
     _prune(job, start, pruned, share)
-    train = TrainConfig(batch_size=32, epochs=3, learning_rate=1e-4)
+    train = TrainConfig(batch_size=32, epochs=3)
     _distil(job, start, path, TaskDistillation(), train, init=pruned)
 
 
 def _shrink(job: Job, start: str, path: str) -> None:
-    """A new student of BERT-tiny's size; it starts from random weights and so learns longer, at a higher rate."""
-    _distil(job, start, path, TaskDistillation(size="tiny"), TrainConfig(batch_size=32, epochs=10, learning_rate=3e-4))
+    """A new student of BERT-tiny's size; it starts from random weights and so learns longer."""
+    _distil(job, start, path, TaskDistillation(size="tiny"), TrainConfig(batch_size=32, epochs=10))
 
 
 def _distil(job: Job, start: str, path: str, settings: TaskDistillation, train: TrainConfig, init: str = "") -> None:

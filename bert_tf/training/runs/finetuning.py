@@ -14,6 +14,7 @@ from bert_tf.checkpoints.formats import open_checkpoint
 from bert_tf.checkpoints.stored_model import Checkpoint, assign
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.config import FinetuneConfig, to_dict
+from bert_tf.config.train import FINETUNING_RATE
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.sources import Examples, InMemory, Source
 from bert_tf.inputs.identity import tensors_identity, tokenizer_identity, weights_identity
@@ -101,6 +102,7 @@ def finetune(
     keras.utils.set_random_seed(config.train.seed)  # of a pooler that the checkpoint lacks
     with strategy.scope():
         encoder, tokenizer, inputs["init"] = _load(config, init, distillation, runner.dtype)
+    runner.choose_rate(FINETUNING_RATE, encoder.config.hidden_size)
     limit = encoder.config.max_position_embeddings
     if task_config.max_length > limit:
         raise ConfigError(f"task.max_length is {task_config.max_length}; it must be at most the model's {limit}")
@@ -193,7 +195,7 @@ def finetune(
 def source_of(config: FinetuneConfig, data_dir: str) -> Source:
     """The Source of the examples."""
     source = Source(config.data, data_dir, task_of(config.task).example)
-    if not config.data.source and not os.path.isdir(data_dir):
+    if not config.data.source and source.one_file:
         parts = " and ".join(source.part(role) for role in ("train", "validation"))
         raise ConfigError(f"--data_dir={data_dir} is one file; expected a folder that holds {parts}")
     return source
@@ -243,6 +245,13 @@ def _head(init: str, encoder: BertEncoder, task: FineTuningTask) -> dict[str, Te
         return {}
     known = {variable.path for variable in encoder.weights}
     return {path: checkpoint.tensors[path] for path in ours.shapes() if path not in known}
+
+
+def width(config: FinetuneConfig, init: str, teacher: str) -> int:
+    """`hidden_size` of the encoder that will be fine-tuned."""
+    new = None if init else config.distillation
+    known = open_checkpoint(init or teacher).config
+    return (known if not new or new.layers else new.student_config(known, known.vocab_size)).hidden_size
 
 
 def check_init(config: FinetuneConfig, init: str, teacher: str, like: Json) -> None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, PretrainConfig, PretrainingData
 from bert_tf.config.data import named_corpora
 from bert_tf.config.encoder_distillation import OBJECTIVES
+from bert_tf.config.train import PRETRAINING_RATE
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.corpus import Corpus, check_unchanged, corpus_identity, find_corpus
 from bert_tf.inputs.corpus.dataset import checked_corpus, pair_warning, pretraining_dataset, reading
@@ -119,6 +120,7 @@ def pretrain(
         few_shapes=config.data.length_multiple is None,
         **({"teacher": teacher} if larger else {}),
     )
+    runner.choose_rate(PRETRAINING_RATE, model_config.hidden_size)
     seed = config.train.seed
     languages = [language.name for language in corpus.languages]
     task: Task

@@ -14,6 +14,7 @@ import tensorflow as tf
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.directory import RESULTS
 from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
+from bert_tf.config.train import scaled_rate
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.files import nan_for_null, write_json
 from bert_tf.inputs.identity import digest
@@ -133,6 +134,15 @@ class Runner:
             "replicas": strategy.num_replicas_in_sync,
             "inputs": inputs,
         }
+
+    def choose_rate(self, base: float, width: int) -> None:
+        """Sets the learning rate of an encoder of `width` units, unless the config has one, from that of BERT-base."""
+        if self.config.learning_rate is not None:
+            return
+        rate = scaled_rate(base, width)
+        self.config = dataclasses.replace(self.config, learning_rate=rate).check()
+        self.record["config"]["train"]["learning_rate"] = rate
+        log(f"the learning rate is {rate:g}, by the model's width of {width}; train.learning_rate sets another one")
 
     def _dtype(self, computes_in: str | None) -> str:
         """The configured number format, where "auto" is the one of this policy, if any."""

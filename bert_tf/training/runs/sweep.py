@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from bert_tf.checkpoints.directory import RESULTS
 from bert_tf.config import FinetuneConfig, GridConfig, to_dict
-from bert_tf.errors import ConfigError
 from bert_tf.files import replacing, write_json
 from bert_tf.locks import locked
 from bert_tf.metrics.statistics import mean_and_deviation
@@ -81,8 +80,6 @@ def finetune(
     """
     expect(config, FinetuneConfig)
     config.check()
-    if config.grid != GridConfig() and not config.search:
-        raise ConfigError("grid is set, but search is off; add --config.search, or leave grid out")
     if config.train.seeds == 1 and not config.search:
         return finetuning.finetune(
             config,
@@ -94,8 +91,9 @@ def finetune(
             teacher=teacher,
             reporter=reporter,
         )
-    trials, chief = trials_of(config), is_chief(strategy)
-    source = finetuning.source_of(config, data_dir)
+    source, chief = finetuning.source_of(config, data_dir), is_chief(strategy)
+    scaled = config.search and config.grid.learning_rate is None
+    trials = trials_of(config, finetuning.width(config, init, teacher) if scaled else 0)
     run: Json = {"program": "finetune", "data_dir": data_dir, "init": init, "config": to_dict(config)}
     if teacher:
         run |= {"program": "distill", "teacher": teacher}
@@ -144,16 +142,14 @@ def finetune(
         return summary
 
 
-def trials_of(config: FinetuneConfig) -> list[Trial]:
-    """The runs that a config specifies, grouped by choice of settings: the seeds of a choice follow each other."""
-    varied = {name: getattr(config.grid, name) for name in _GRID if config.search and getattr(config.grid, name)}
-    if "epochs" in varied and config.train.steps:
-        raise ConfigError(
-            f"search tries several epochs, but train.steps is {config.train.steps} and overrides them; set "
-            "train.steps=0, or grid.epochs=()"
-        )
-    if config.search and not varied:
-        raise ConfigError("search has nothing to try: grid has no values; give it some, e.g. grid.epochs=(2.0,3.0)")
+def trials_of(config: FinetuneConfig, width: int) -> list[Trial]:
+    """The runs that a config specifies, grouped by choice of settings: the seeds of a choice follow each other.
+
+    Args:
+        width: of the encoder, for the rates of a grid that has none of its own.
+    """
+    values_of = vars(config.grid) | ({"learning_rate": config.grid.rates(width)} if width else {})
+    varied = {name: values_of[name] for name in _GRID if config.search and values_of[name]}
     trials: list[Trial] = []
     for values in itertools.product(*varied.values()):
         settings = dict(zip(varied, values, strict=True))

@@ -19,7 +19,7 @@ from tests.errors import raises
 
 @pytest.fixture(scope="module")
 def recipe():
-    configs = config("pretrain/tiny.py"), config("finetune/reviews_tiny.py")
+    configs = config("pretrain/tiny.py"), config("finetune/reviews.py")
     return Recipe(*configs, bundled("data/reviews"), write_english_vocabulary)
 
 

@@ -44,11 +44,11 @@ def changed(search=False, grid=None, **train):
 
 
 def test_the_papers_grid_has_eighteen_runs_with_each_seed():
-    found = sweep.trials_of(changed(search=True))
+    found = sweep.trials_of(changed(search=True), 768)
     assert {(t.config.train.batch_size, t.config.train.learning_rate, t.config.train.epochs) for t in found} == {
         (batch, rate, epochs) for batch in (16, 32) for rate in (5e-5, 3e-5, 2e-5) for epochs in (2, 3, 4)
     }
-    both = sweep.trials_of(changed(search=True, seeds=3, seed=7))
+    both = sweep.trials_of(changed(search=True, seeds=3, seed=7), 768)
     assert len(found) == 18 and len(both) == 54 == len({trial.name for trial in both})
     assert [trial.config.train.seed for trial in both[:4]] == [7, 8, 9, 7]
     assert not any(trial.config.search or trial.config.train.seeds > 1 for trial in both)  # each is a single run
@@ -56,8 +56,8 @@ def test_the_papers_grid_has_eighteen_runs_with_each_seed():
 
 def test_an_empty_part_of_the_grid_is_not_searched():
     grid = GridConfig(batch_size=(), epochs=())
-    found = sweep.trials_of(changed(search=True, grid=grid, steps=50))
-    assert [trial.config.train.learning_rate for trial in found] == [5e-5, 3e-5, 2e-5]
+    found = sweep.trials_of(changed(search=True, grid=grid, steps=50), 384)
+    assert [trial.config.train.learning_rate for trial in found] == [1e-4, 6e-5, 4e-5]  # of a model half as wide
     assert {trial.config.train.batch_size for trial in found} == {4}
 
 
@@ -180,16 +180,16 @@ def test_runs_may_have_different_metrics(search):
     results = {
         trial.name: {"final": {"f1": 0.5, f"{kind}/f1": 0.3}, "baseline": {"f1": 0.0}, "steps": 1, "seconds": 1.0}
         | {"task": "tagging", "measure": ["f1", "max"]}
-        for trial, kind in zip(sweep.trials_of(config), ("MISC", "LOC"), strict=True)
+        for trial, kind in zip(sweep.trials_of(config, 768), ("MISC", "LOC"), strict=True)
     }
-    (group,) = sweep.summarize(sweep.trials_of(config), results)["groups"]
+    (group,) = sweep.summarize(sweep.trials_of(config, 768), results)["groups"]
     assert group["mean"] == {"f1": 0.5}
 
 
 def test_a_directory_of_another_command_is_refused(search, tables):
     with pytest.raises(Stop):
         search([0.7, Stop()])
-    with raises(ConfigError, "config.train.learning_rate", "5e-05", "0.1"):
+    with raises(ConfigError, "config.train.learning_rate", "None there", "0.1 now"):
         search([], changed(seeds=4, learning_rate=0.1))
     with open(tables / "train.tsv", "a") as file:
         file.write("and\t0\n")
@@ -208,7 +208,7 @@ def test_seeds_can_be_added_on_request(search):
 
 def test_a_metric_to_minimize_is_best_where_it_is_smallest():
     config = changed(search=True, grid=GridConfig(batch_size=(8, 16), learning_rate=(), epochs=()), seeds=2)
-    found = sweep.trials_of(config)
+    found = sweep.trials_of(config, 768)
     losses = dict(zip((trial.name for trial in found), (0.3, math.nan, 0.2, 0.4), strict=True))
     results = {
         name: {"final": {"step": 1, "loss": loss}, "baseline": {"loss": 0.35}, "steps": 1, "seconds": 1.0}
