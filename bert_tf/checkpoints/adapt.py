@@ -163,17 +163,13 @@ def _chosen_rows(checkpoint: Checkpoint, ids: Sequence[int]) -> Checkpoint:
 
 
 def _renumbered(checkpoint: Checkpoint, ids: Sequence[int]) -> Json:
-    """`source_metadata` with the new ids of special tokens, and without the list of added tokens by their old ids."""
+    """`source_metadata` with the new ids of special tokens; those of the tokenizer are set when it is written."""
     numbers = {old: new for new, old in enumerate(ids)}
     result = dict(checkpoint.source_metadata)
     if "config" in result:
         result["config"] = {
             name: numbers.get(value) if name.endswith("_token_id") and isinstance(value, int) else value
             for name, value in result["config"].items()
-        }
-    if "tokenizer_config" in result:
-        result["tokenizer_config"] = {
-            name: value for name, value in result["tokenizer_config"].items() if name != "added_tokens_decoder"
         }
     return result
 

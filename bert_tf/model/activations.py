@@ -18,8 +18,8 @@ _WithGradient: TypeAlias = tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]
 
 
 def activation(name: str) -> _Activation:
-    """Returns the function named by `BertConfig.activation`; its output has the shape and dtype of its input."""
-    return {"tanh_gelu": tanh_gelu, "erf_gelu": erf_gelu, "relu": tf.nn.relu}[name]
+    """Returns the function with this name in configs; its output has the shape and dtype of its input."""
+    return _FUNCTIONS[name]
 
 
 def without_gradient(function: _Activation) -> _Activation:
@@ -115,4 +115,13 @@ _OF_SUM: dict[Any, tuple[Callable[..., tf.Tensor], Callable[..., tf.Tensor]]] = 
         _compiled(lambda x, bias: _erf_forward(x + bias)),
         _compiled(lambda x, bias, upstream: _erf_backward(x + bias, upstream)),
     ),
+}
+
+_FUNCTIONS: dict[str, _Activation] = {
+    "tanh_gelu": tanh_gelu,
+    "erf_gelu": erf_gelu,
+    "relu": tf.nn.relu,
+    "linear": tf.identity,
+    "tanh": tf.tanh,
+    "sigmoid": tf.sigmoid,
 }

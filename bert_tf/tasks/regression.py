@@ -17,6 +17,7 @@ from bert_tf.inputs.datasets.examples import Labels, Scale, TextExample
 from bert_tf.metrics.accuracy_and_f1 import binary_f1, correlations
 from bert_tf.metrics.glue import glue_scores
 from bert_tf.metrics.statistics import bootstrap_intervals
+from bert_tf.model.activations import activation
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample, submission_writers
@@ -31,6 +32,8 @@ from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 _PARAPHRASE = 3.0
 # The loss is a sum of squares in float32, whose largest number is 3e38.
 _LARGEST = 1e18
+# Functions of the head's output, by which models are published.
+ACTIVATIONS = ("linear", "sigmoid", "tanh", "relu", "erf_gelu")
 
 
 @dataclasses.dataclass
@@ -42,11 +45,14 @@ class RegressionState(State):
         pair: as for `TextCodec`.
         scale: (low, high), to which predictions are clipped; None for any number. A cosine always has one, by default
             the lowest and the highest number of the training examples.
+        activation: applied to the output of the head to get the number, one of `ACTIVATIONS`; "linear" unless the model
+            was published with another.
     """
 
     labels: Sequence[str] = ()
     pair: bool | None = None
     scale: tuple[float, float] | None = None
+    activation: str = "linear"
 
     def numbers(self, logits: tf.Tensor, *, apart: bool) -> tf.Tensor:
         """float32 [rows]: the numbers that a model predicts.
@@ -55,7 +61,7 @@ class RegressionState(State):
             logits: float32 [rows, 1].
             apart: as for `RegressionCodec`.
         """
-        values = logits[:, 0]
+        values = activation(self.activation)(logits[:, 0])
         if not apart:
             return values
         assert self.scale is not None  # `learn` gives every cosine a scale
@@ -266,6 +272,8 @@ class Regression(FineTuningTask):
         names = task.state.labels
         if len(names) != 1:
             raise DataError(f"the model predicts {len(names)} numbers per text ({', '.join(names)}); expected one")
+        if task.state.activation not in ACTIVATIONS:
+            raise DataError(f"activation is {task.state.activation!r}; expected one of {', '.join(ACTIVATIONS)}")
         return task
 
 

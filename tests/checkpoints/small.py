@@ -30,15 +30,16 @@ HEADS_OF = {
 }
 
 
-def small_checkpoint(head=None, seed=0, **config):
+def small_checkpoint(head=None, seed=0, labels=LABELS, **config):
     """A Checkpoint in memory, and its model.
 
     Args:
         head: None or a key of HEADS.
+        labels: of heads that have labels.
         config: fields of BertConfig that differ from `small_config`.
     """
     encoder = bert_tf.BertEncoder(small_config(**config))
-    labels = LABELS if head and HEADS[head] else None
+    labels = list(labels) if head and HEADS[head] else None
     model = randomize(build(encoder, head, labels and len(labels)), seed)
     settings = {"max_length": 20} | ({"labels": labels} if labels else {})
     name = head and head.removesuffix("_bilstm")

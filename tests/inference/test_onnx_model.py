@@ -1,5 +1,6 @@
 """Exports to ONNX give the outputs of the model in ONNX Runtime, and Transformers opens what is beside them."""
 
+import contextlib
 import json
 import os
 import sys
@@ -13,8 +14,9 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inference import onnx_model
 from bert_tf.tasks.classification import Classification
 from tests.errors import raises
+from tests.inference import portable
 from tests.inference.kinds import KINDS, VOCABULARY
-from tests.inference.portable import QUICK, check_outputs, exported, inputs_of, made, real_vectors
+from tests.inference.portable import QUICK, check_outputs, inputs_of, made, real_vectors
 from tests.model.small import FAMILY, PRUNED, randomize, small_config
 
 onnx = pytest.importorskip("onnx")
@@ -60,7 +62,7 @@ def test_members_of_the_family_are_exported_as_their_classes(shape, architecture
     task = Classification(tokenizer, ClassificationConfig(max_length=24), labels=("negative", "positive"), pair=False)
     encoder = BertEncoder(small_config(vocab_size=tokenizer.vocab_size, **shape))
     model = randomize(task.build(encoder), scale=0.5)
-    file = exported(task, model, tmp_path / "out", "onnx", check=False)
+    file = portable.exported(task, model, tmp_path / "out", "onnx", check=False)
     inputs = inputs_of(task, file.inputs)
     check_outputs(task, model, inputs, run(opened(file.path), inputs), rtol=1e-5, atol=1e-5)
     assert ("token_type_ids" in inputs) == bool(encoder.config.type_vocab_size)
@@ -87,12 +89,34 @@ def test_labels_and_tokenizer_are_where_transformers_looks_for_them(tmp_path):
     np.testing.assert_allclose(logits, model(features, training=False)["logits"], rtol=1e-5, atol=1e-5)
 
 
-def test_a_model_that_transformers_lacks_has_our_config_and_says_so(tmp_path):
+def test_a_model_that_transformers_lacks_has_a_config_without_class_and_a_tokenizer(tmp_path):
+    transformers = pytest.importorskip("transformers")
     _, _, file = made("intent and slots", tmp_path / "out", "onnx", check=False)
     (warning,) = file.warnings
-    assert "intent_and_slots" in warning and "Optimum" in warning
-    settings = json.loads((tmp_path / "out/config.json").read_text())["task"]["settings"]
-    assert settings["intents"] == ["play", "예약"] and settings["labels"][0] == "O"
+    assert "intent_and_slots" in warning and "no class" in warning
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["model_type"] == "bert" and "architectures" not in config
+    assert config["id2label"]["0"] == "O"
+    assert config["bert_tf"]["task"]["settings"]["intents"] == ["play", "예약"]
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(["a b the Good"], return_tensors="np")
+    assert run(opened(file.path), dict(tokens)).keys() == {"intent_logits", "slot_logits"}
+
+
+@pytest.mark.parametrize("apart, exported", [(5e-5, True), (5e-4, False)])
+@pytest.mark.parametrize("size", [1.0, 20.0])
+def test_the_bound_is_absolute_or_a_part_of_the_range_of_a_row(apart, exported, size, tmp_path, monkeypatch):
+    """Of logits that span `size`: kernels differ by less, and other operations by more."""
+    task, model = KINDS["classification"]()
+    layer = model.get_layer("classifier")
+    layer.kernel.assign(np.zeros(layer.kernel.shape))
+    layer.bias.assign([0.0, size])
+    logits = np.array([0.0, size + apart * size], "f4")
+    monkeypatch.setattr(
+        onnx_model, "runner", lambda path: lambda inputs: {"logits": np.tile(logits, [len(inputs["input_ids"]), 1])}
+    )
+    monkeypatch.setattr(onnx_model, "write", lambda graph, path, optimize: None)
+    with contextlib.nullcontext() if exported else raises(DataError, "outputs as the model's to 5e-04", "--nocheck"):
+        portable.exported(task, model, tmp_path / "out", "onnx")
 
 
 def test_int8_is_near_and_has_the_same_inputs_and_outputs(tmp_path):
@@ -123,7 +147,7 @@ def test_a_model_that_answers_nan_is_refused(tmp_path):
     task, model = KINDS["classification"]()
     model.weights[-1].assign(np.full(model.weights[-1].shape, np.nan))
     with raises(DataError, "NaN", "logits"):
-        exported(task, model, tmp_path / "out", "onnx")
+        portable.exported(task, model, tmp_path / "out", "onnx")
     assert not os.listdir(tmp_path)
 
 

@@ -121,6 +121,31 @@ def test_every_metric_lies_within_its_interval(format):
         assert low < scores[name] < high, name
 
 
+@pytest.mark.parametrize(
+    "name, function",
+    [
+        ("linear", lambda x: x),
+        ("sigmoid", lambda x: 1 / (1 + np.exp(-x))),
+        ("tanh", np.tanh),
+        ("relu", lambda x: np.maximum(x, 0)),
+        ("erf_gelu", lambda x: x * scipy.stats.norm.cdf(x)),
+    ],
+)
+def test_the_number_of_a_published_model_is_its_activation_of_the_output(name, function):
+    task = Regression(Tokenizer(PIECES), RegressionConfig(), labels=("value",), activation=name)
+    logits = np.array([[-3.0], [0.0], [0.5], [3.0]], np.float32)
+    values = task.codec.postprocess({}, {"logits": tf.constant(logits)})["values"]
+    np.testing.assert_allclose(values, function(logits), rtol=1e-5, atol=1e-6)
+    again = Regression.from_settings(task.settings(), task.tokenizer)
+    assert again.state.activation == name
+
+
+def test_an_unknown_activation_is_refused():
+    settings = create([1.0, 2.0]).settings() | {"activation": "mish"}
+    with raises(DataError, "activation", "'mish'", "sigmoid"):
+        Regression.from_settings(settings, Tokenizer(PIECES))
+
+
 def apart(labels, *, scale=None, texts=("a b", "b"), **config):
     examples = [TextExample(str(row), texts, label, f"file:{row}") for row, label in enumerate(labels)]
     config = RegressionConfig(head="cosine", **config)

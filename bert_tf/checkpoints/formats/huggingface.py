@@ -11,14 +11,14 @@ from bert_tf.checkpoints import directory, tokenizer_files
 from bert_tf.checkpoints.formats import huggingface_config as configs
 from bert_tf.checkpoints.formats import sentence_modules
 from bert_tf.checkpoints.formats.huggingface_families import Family, other_family
-from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_pickled
 from bert_tf.checkpoints.tensor_files.safetensors import open_sharded, open_tensors, write_tensors
 from bert_tf.checkpoints.weight_map import first_names, names_of, read_mapped, write_mapped
 from bert_tf.config import BertConfig
 from bert_tf.config.embeddings import VECTORS
-from bert_tf.errors import DataError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json, write_json
 from bert_tf.model.variables import HEADS, ON_POOLED, variable_shapes
 from bert_tf.text import Tokenizer
@@ -52,6 +52,8 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     root, path = path, sentence_modules.encoder_folder(path)
     file = os.path.join(path, "config.json")
     settings: Json = {**read_json(file, configs.Settings)}
+    if activation := sentence_modules.activation_of_scores(root):
+        settings |= configs.with_activation(settings, activation)
     family, config = configs.family_of(settings, file), configs.read_config(settings, file)
     tokenizer_config = tokenizer_files.read_config(path)
     tokenizer, warnings = tokenizer_files.read_tokenizer(
@@ -206,27 +208,47 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
 
 
 def describe(checkpoint: Checkpoint, path: str) -> None:
-    """Writes a directory as `write` does, but without the weights of the model.
+    """Writes a directory as `write` does, but without the weights of the model, for programs that have its graph.
 
-    Raises:
-        ConfigError: Transformers has no class for the model.
+    If Transformers has no class for the model, config.json names none, but a family, sizes and labels. Adds to the
+    checkpoint's warnings what is missing.
     """
-    family = configs.family_for(checkpoint)
+    named = True
+    try:
+        family = configs.family_for(checkpoint)
+    except ConfigError as error:
+        family, named = configs.nearest_family(checkpoint), False
+        checkpoint.warnings.append(f"config.json names no class of a model: {str(error).removesuffix(ELSEWHERE)}")
     sentence_modules.write(path, checkpoint)
-    _write_settings(checkpoint, family, path)
+    try:
+        _write_settings(checkpoint, family, path, named=named)
+    except ConfigError as error:
+        assert checkpoint.tokenizer
+        checkpoint.tokenizer.save(path)
+        checkpoint.warnings.append(f"the tokenizer's files are bert_tf's own: {str(error).removesuffix(ELSEWHERE)}")
+        _write_config(checkpoint, family, path, named=named)
 
 
-def _write_settings(checkpoint: Checkpoint, family: Family, path: str) -> None:
-    """Writes the files of the tokenizer and, after them, config.json."""
-    config = checkpoint.config
-    source_metadata = checkpoint.source_metadata if checkpoint.source_metadata.get("format") == FORMAT else {}
+def _write_settings(checkpoint: Checkpoint, family: Family, path: str, *, named: bool = True) -> None:
+    """Writes the files of the tokenizer and, after them, config.json; `named` as for `configs.to_settings`."""
     if checkpoint.tokenizer:
-        others = source_metadata.get("tokenizer_config", {})
-        checkpoint.warnings += tokenizer_files.write_tokenizer(path, checkpoint.tokenizer, others, config, family.stem)
+        others = _settings_of_source(checkpoint, "tokenizer_config")
+        warnings = tokenizer_files.write_tokenizer(path, checkpoint.tokenizer, others, checkpoint.config, family.stem)
+        checkpoint.warnings += warnings
     else:
         checkpoint.warnings.append("no tokenizer was written, as the model has none; copy its files from the source")
-    settings = configs.to_settings(checkpoint, family, source_metadata.get("config", {}))
+    _write_config(checkpoint, family, path, named=named)
+
+
+def _write_config(checkpoint: Checkpoint, family: Family, path: str, *, named: bool) -> None:
+    settings = configs.to_settings(checkpoint, family, _settings_of_source(checkpoint, "config"), named=named)
     write_json(os.path.join(path, "config.json"), settings)
+
+
+def _settings_of_source(checkpoint: Checkpoint, part: str) -> Json:
+    """The settings to write back that a checkpoint in this format was read with; {} if it came from elsewhere."""
+    source = checkpoint.source_metadata
+    return source.get(part, {}) if source.get("format") == FORMAT else {}
 
 
 def _open(path: str, allow_pickle: bool) -> tuple[str, dict[str, Tensor]]:

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import Annotated, Any, TypedDict
 
 from bert_tf.checkpoints.formats.huggingface_families import FAMILIES, Family
+from bert_tf.checkpoints.formats.sentence_modules import ACTIVATIONS, activation_named
 from bert_tf.checkpoints.stored_model import (
     ELSEWHERE,
     Checkpoint,
@@ -24,6 +25,12 @@ _PROBLEMS = {
     "multi_label_classification": "multi_label_classification",
     "regression": "regression",
 }
+# With which sentence-transformers' CrossEncoder makes scores of the logits: a key in an object, and before version 4.
+_OF_SCORES = ("sentence_transformers", "activation_fn", "sbert_ce_default_activation_function")
+# Task -> activations that do not change what it says about the labels.
+_USUAL = {"classification": ("linear",), "multi_label_classification": ("linear", "sigmoid")}
+# Heads that have no class of their own -> one with the same outputs.
+_LIKE = {"classification_bilstm": "classification", "tagging_bilstm": "tagging"}
 # Fields of which `to_settings` keeps what config.json had: a padding token that counts no positions, and one of several
 # names of an activation.
 _KEPT_FIELDS = ("position_offset", "activation")
@@ -48,6 +55,8 @@ class Settings(TypedDict, total=False):
     num_labels: int | None
     problem_type: str | None
     tokenizer_class: str | None
+    sentence_transformers: Json | None
+    sbert_ce_default_activation_function: str | None
 
 
 def family_of(settings: Json, file: str) -> Family:
@@ -198,7 +207,38 @@ def read_task(settings: Json, head: str, labels: list[str] | None, max_length: i
         single = labels is not None and len(labels) == 1
         problem = settings.get("problem_type") or _PROBLEMS["regression" if single else "classification"]
         name = {theirs: ours for ours, theirs in _PROBLEMS.items()}.get(str(problem), head)
-    return {"name": name, "settings": ({"labels": labels} if labels else {}) | {"max_length": max_length}}
+    own: Json = {"labels": labels} if labels else {}
+    if head == "classification" and (theirs := _activation_of_scores(settings)):
+        activation = activation_named(theirs)
+        if name == "regression":
+            if not activation:
+                known = ", ".join(ACTIVATIONS.values())
+                raise DataError(
+                    f"the activation in config.json is {theirs!r}; expected one of {known}: remove it for the number "
+                    "before the activation"
+                )
+            own["activation"] = activation
+        elif activation not in _USUAL.get(name, ()):
+            warnings.append(f"unread: the activation {theirs} in config.json is not applied to the logits")
+    return {"name": name, "settings": own | {"max_length": max_length}}
+
+
+def _activation_of_scores(settings: Json) -> object:
+    """The activation of a CrossEncoder, as it finds it; None if there is none."""
+    key, name, older = _OF_SCORES
+    own = settings.get(key) or {}
+    return own[name] if name in own else settings.get(older)
+
+
+def with_activation(settings: Json, activation: str) -> Json:
+    """The settings that name the activation of a CrossEncoder, for all of its releases.
+
+    Args:
+        settings: content of config.json, of which an object is kept.
+        activation: path of a class.
+    """
+    key, name, older = _OF_SCORES
+    return {key: (settings.get(key) or {}) | {name: activation}, older: activation}
 
 
 def lacks_tokenizer(settings: Json) -> bool:
@@ -244,6 +284,11 @@ def family_for(checkpoint: Checkpoint) -> Family:
     raise ConfigError(f"Transformers has no class for this model: {shown}{ELSEWHERE}")
 
 
+def nearest_family(checkpoint: Checkpoint) -> Family:
+    """The family that lacks the fewest settings of a model that `family_for` refuses."""
+    return min(FAMILIES.values(), key=lambda family: len(_misfits(checkpoint, family)))
+
+
 def _misfits(checkpoint: Checkpoint, family: Family) -> list[str]:
     """The settings of a model, and its head, that a family does not have."""
     config, head = checkpoint.config, checkpoint.head
@@ -273,18 +318,22 @@ def _misfits(checkpoint: Checkpoint, family: Family) -> list[str]:
     return misfits
 
 
-def to_settings(checkpoint: Checkpoint, family: Family, others: Json) -> Json:
+def to_settings(checkpoint: Checkpoint, family: Family, others: Json, *, named: bool) -> Json:
     """The content of config.json.
 
     Args:
         checkpoint: to write.
-        family: from `family_for`.
+        family: from `family_for` or `nearest_family`.
         others: from `other_settings`, or {}.
+        named: whether to name the class of the model, which the family has.
     """
-    config, head, task, tokenizer = checkpoint.config, checkpoint.head, checkpoint.task, checkpoint.tokenizer
-    labels = checkpoint.labels
+    config, task, tokenizer = checkpoint.config, checkpoint.task, checkpoint.tokenizer
+    head, labels = _LIKE.get(str(checkpoint.head), checkpoint.head), checkpoint.labels
+    head = head if head in family.heads else None
     fields = family.fields
-    settings: Json = {"architectures": [family.class_name(head)], "model_type": family.model_type}
+    settings: Json = {"model_type": family.model_type}
+    if named:
+        settings["architectures"] = [family.class_name(head)]
     settings |= {name: getattr(config, ours) for ours, name in fields.items()} | dict(family.heads[head].settings)
     settings[fields["max_position_embeddings"]] += config.position_offset
     if "type_vocab_size" in fields:
@@ -303,7 +352,13 @@ def to_settings(checkpoint: Checkpoint, family: Family, others: Json) -> Json:
     if labels:
         settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
         settings["label2id"] = {label: number for number, label in enumerate(labels)}
-    if head == "classification" and task and not (task["name"] == head and labels and len(labels) == 1):
-        settings["problem_type"] = _PROBLEMS[task["name"]]  # Transformers expects none for a single class
-    own = ({"task": task} if task and head else {}) | ({} if tokenizer else {"tokenizer": False})
+    if head == "classification" and task:
+        activation = task["settings"].get("activation", "linear") if task["name"] == "regression" else ""
+        # Transformers expects none for a single class, and gives a single number to the sigmoid if it has none.
+        if not (task["name"] == head and labels and len(labels) == 1) and activation != "sigmoid":
+            settings["problem_type"] = _PROBLEMS[task["name"]]
+        # Of a model from elsewhere without a name, CrossEncoder keeps taking the sigmoid.
+        if activation and (activation != "linear" or not others):
+            settings |= with_activation(others, ACTIVATIONS[activation])
+    own = ({"task": task} if task and checkpoint.head else {}) | ({} if tokenizer else {"tokenizer": False})
     return others | settings | ({"bert_tf": own} if own else {})

@@ -1,7 +1,8 @@
-"""Sentence encoders as sentence-transformers publishes them: modules.json beside, or above, a Hugging Face directory.
+"""Models as sentence-transformers publishes them: modules.json beside, or above, a Hugging Face directory.
 
 It lists modules, of which each has a folder: the encoder, pooling, and what follows (sentence-transformers,
-base/model.py; base/modules and sentence_transformer/modules have the classes).
+base/model.py; base/modules and sentence_transformer/modules have the classes). A CrossEncoder, which scores a pair of
+texts, is a single module, and has an activation for its logits.
 """
 
 import dataclasses
@@ -35,8 +36,10 @@ _POOLS = {
     "lasttoken": ("lasttoken", "pooling_mode_lasttoken"),
 }
 _ROOT = "sentence_transformers.models."  # of the classes, in all versions
+_SCORES = "sequence-classification"  # the task of a CrossEncoder
 _ALONE = "for vectors of the encoder alone, copy the model without modules.json"
-_ACTIVATIONS = {
+# Ours -> the library's.
+ACTIVATIONS = {
     "linear": "torch.nn.modules.linear.Identity",
     "tanh": "torch.nn.modules.activation.Tanh",
     "relu": "torch.nn.modules.activation.ReLU",
@@ -71,6 +74,7 @@ class _Module(TypedDict):
 
 
 class _Transformer(TypedDict, total=False):
+    transformer_task: str
     max_seq_length: int | None
     do_lower_case: bool | None
 
@@ -89,6 +93,7 @@ class _Dense(TypedDict):
 class _Library(TypedDict, total=False):
     prompts: dict[str, str | None] | None
     default_prompt_name: str | None
+    activation_fn: str | None
 
 
 _SCHEMAS: dict[str, Any] = {"Transformer": _Transformer, "Pooling": _Pooling, "Dense": _Dense}
@@ -117,7 +122,8 @@ def read(
         allow_pickle: read a dense layer's pytorch_model.bin if it has no safetensors.
 
     Returns:
-        The config, and the tensors of its dense layers by path; None if there is no modules.json.
+        The config, and the tensors of its dense layers by path; None if there is no modules.json, or that of a model
+        which computes no vectors (CrossEncoder).
 
     Raises:
         DataError: they cannot be computed here.
@@ -126,6 +132,8 @@ def read(
     if modules is None:
         return None
     kinds = [kind for kind, _ in modules]
+    if kinds == ["Transformer"] and _settings(modules[0][1], "Transformer")[1].get("transformer_task") == _SCORES:
+        return None
     expected = "Transformer, Pooling, then any number of Dense, then Normalize"
     rest = kinds[2:]
     if kinds[:2] != ["Transformer", "Pooling"] or rest != sorted(rest) or not {*rest} <= {"Dense", "Normalize"}:
@@ -202,7 +210,7 @@ def write(path: str, checkpoint: Checkpoint) -> dict[str, str]:
     modules: list[tuple[str, Json]] = [("Transformer", {}), ("Pooling", pooling)]
     for number, layer in enumerate(vectors.dense):
         inputs, outputs = shapes[f"vectors/dense_{number}/kernel"]
-        activation = _ACTIVATIONS[layer.activation]
+        activation = ACTIVATIONS[layer.activation]
         modules.append(("Dense", {"in_features": inputs, "out_features": outputs, "bias": layer.bias,
                                   "activation_function": activation}))  # fmt: skip
     modules += [("Normalize", {})] * vectors.normalize
@@ -276,10 +284,25 @@ def _read_prompts(vectors: EmbeddingConfig, file: str) -> None:
 
 
 def _activation(layer: Json, folder: str) -> str:
-    ours = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
-    name = layer.get("activation_function", _ACTIVATIONS["tanh"])
-    if name not in ours:
-        raise DataError(
-            f"{folder}/config.json: activation_function {name!r}; expected one of {', '.join(ours)}: {_ALONE}"
-        )
-    return ours[name]
+    name = layer.get("activation_function", ACTIVATIONS["tanh"])
+    activation = activation_named(name)
+    if not activation:
+        expected = ", ".join(ACTIVATIONS.values())
+        raise DataError(f"{folder}/config.json: activation_function {name!r}; expected one of {expected}: {_ALONE}")
+    return activation
+
+
+def activation_named(name: object) -> str | None:
+    """Our name of an activation; None if it is none of PyTorch's that are known here.
+
+    Args:
+        name: path of a class, which PyTorch has in several modules, such as "torch.nn.Tanh".
+    """
+    ours = {theirs.rpartition(".")[2]: ours for ours, theirs in ACTIVATIONS.items()}
+    return ours.get(name.rpartition(".")[2]) if isinstance(name, str) and name.startswith("torch.") else None
+
+
+def activation_of_scores(path: str) -> str | None:
+    """The activation of a CrossEncoder that a directory names beside config.json, as newer releases write it."""
+    file = os.path.join(path, _LIBRARY)
+    return read_json(file, _Library).get("activation_fn") if os.path.exists(file) else None

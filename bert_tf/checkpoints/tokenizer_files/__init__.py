@@ -1,6 +1,7 @@
 """Tokenizers in Hugging Face's directories: one module for each kind, and the choice among them."""
 
 import os
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from bert_tf.checkpoints.tokenizer_files import byte_pair, sentence_piece, wordpiece
@@ -12,6 +13,7 @@ from bert_tf.checkpoints.tokenizer_files.files import (
     TokenizerFiles,
     UnsupportedTokenizer,
     read_config,
+    real_pieces,
 )
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
@@ -130,16 +132,44 @@ def write_tokenizer(path: str, tokenizer: BaseTokenizer, config: Json, model: Be
 
     Returns:
         Warnings.
+
+    Raises:
+        ConfigError: no files of Transformers can hold the tokenizer; nothing was written.
     """
     settings = _WRITERS[type(tokenizer)].write(path, tokenizer)
     if isinstance(tokenizer, Tokenizer) and _CLASSES.get(f"{stem}Tokenizer") == wordpiece:
         settings["tokenizer_class"] = f"{stem}Tokenizer"  # of DistilBERT and ELECTRA, which do the same as BERT's
-    result: Json = {"model_max_length": model.max_position_embeddings} | config | settings
+    config = _of_vocabulary(config, {piece: number for number, piece in enumerate(real_pieces(tokenizer.vocab))})
+    longest = model.max_position_embeddings
+    result: Json = config | settings | {"model_max_length": min(config.get("model_max_length") or longest, longest)}
     result |= dict(zip(SPECIAL_NAMES, tokenizer.special_names, strict=True))
-    if model.type_vocab_size < 2:
-        # Otherwise Transformers' BERT tokenizer uses types 0 and 1 for a pair, and the model has no row for 1.
-        result.setdefault("model_input_names", ["input_ids", "attention_mask"])
+    # As the model has them, whatever the class of the tokenizer: types 0 and 1 need two rows.
+    types = ["token_type_ids"] if model.type_vocab_size > 1 else []
+    result["model_input_names"] = ["input_ids", *types, "attention_mask"]
     write_json(os.path.join(path, CONFIG), result)
     if settings["tokenizer_class"] in GENERIC_CLASSES and not os.path.exists(os.path.join(path, LIBRARY)):
         return ["tokenizer: Transformers adds no special tokens around texts, as it has no class for such a model"]
     return []
+
+
+def _of_vocabulary(config: Json, ids: Mapping[str, int]) -> Json:
+    """A tokenizer_config.json with the ids of a vocabulary, and without the tokens that it lacks.
+
+    Transformers would append these: their ids would have no row in the word embedding.
+    """
+
+    def known(token: Any) -> bool:
+        return (token.get("content") if isinstance(token, dict) else token) in ids
+
+    result: Json = {}
+    for name, value in config.items():
+        if name == "added_tokens_decoder":
+            tokens = {ids[token["content"]]: token for token in (value or {}).values() if known(token)}
+            result[name] = {str(number): tokens[number] for number in sorted(tokens)}
+        elif name.endswith("special_tokens") and isinstance(value, list):
+            result[name] = [token for token in value if known(token)]
+        elif name.endswith("special_tokens") and isinstance(value, dict):
+            result[name] = {key: token for key, token in value.items() if known(token)}
+        elif not name.endswith("_token") or not isinstance(value, str | dict) or known(value):
+            result[name] = value
+    return result

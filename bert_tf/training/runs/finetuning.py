@@ -233,14 +233,16 @@ def _load(
 
 
 def _head(init: str, encoder: BertEncoder, task: FineTuningTask) -> dict[str, Tensor]:
-    """The weights of the checkpoint's head by path, if it is one for this task and its labels; else {}."""
+    """The weights of the checkpoint's head by path, if its outputs have the same meaning in this task; else {}."""
     if not init:
         return {}
     checkpoint = open_checkpoint(init)
     settings = task.settings()
     ours = Checkpoint(config=encoder.config, tensors={}, task={"name": task.name, "settings": settings})
     theirs = checkpoint.task or {"name": "", "settings": {}}
-    same = all(theirs["settings"].get(name) == settings.get(name) for name in ("labels", "intents"))
+    # What the head's outputs mean.
+    meanings = {"labels": None, "intents": None, "activation": "linear"}
+    same = all(theirs["settings"].get(name, one) == settings.get(name, one) for name, one in meanings.items())
     if theirs["name"] != task.name or not same or ours.shapes() != checkpoint.shapes():
         return {}
     known = {variable.path for variable in encoder.weights}
