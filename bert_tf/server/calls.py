@@ -38,6 +38,7 @@ class Call:
         bytes_in, bytes_out: of request and answer, as sent.
         size: of the request in bytes, decompressed.
         model, version, rows: for the log; None until they are known.
+        api: "Predict", "Classify", "Regress" or "MultiInference", for the metrics.
     """
 
     deadline: float | None
@@ -47,6 +48,7 @@ class Call:
     model: str | None = None
     version: int | None = None
     rows: int | None = None
+    api: str = ""
     _start: float = dataclasses.field(default_factory=time.perf_counter)
 
     def seconds_left(self) -> float | None:
@@ -112,13 +114,15 @@ class Runner:
         self._models, self._metrics, self._limits, self._protocol = models, metrics, limits, protocol
 
     @contextlib.contextmanager
-    def counted(self, name: str, api: str) -> Iterator[None]:
+    def counted(self, call: Call, name: str, api: str) -> Iterator[None]:
         """Context manager: counts a request to a model and measures its time.
 
         Args:
+            call: the request.
             name: of the model.
-            api: "Predict", "Classify", "Regress" or "MultiInference".
+            api: as in `Call`.
         """
+        call.api = api
         start, code, known = time.perf_counter(), Code.OK, name in self._models
         try:
             yield
@@ -136,7 +140,8 @@ class Runner:
             if known and code is not Code.NOT_FOUND:
                 self._metrics.count(REQUEST_COUNT, model_name=name, status=code.name)
                 if code is Code.OK:
-                    labels = {"model_name": name, "API": api, "entrypoint": self._protocol}
+                    shown = api.lower() if self._protocol == "REST" else api  # as in TF Serving: the method in the URL
+                    labels = {"model_name": name, "API": shown, "entrypoint": self._protocol}
                     self._metrics.observe(REQUEST_LATENCY, time.perf_counter() - start, **labels)
 
     @contextlib.contextmanager
@@ -155,7 +160,7 @@ class Runner:
             ServingError: a limit is exceeded, or as `Servable.predict`.
         """
         call.rows = await in_thread(call.size, check_limits, inputs, self._limits)
-        found = await servable.predict(signature, inputs, outputs, call.seconds_left())
+        found = await servable.predict(signature, inputs, outputs, call.seconds_left(), call.api)
         check_answer(least_bytes(found), self._limits)  # before it is converted, which takes several times its memory
         return found
 

@@ -21,8 +21,8 @@ from bert_tf.server.status import Code, ServingError
 from bert_tf.types import Array
 
 _Arrays: TypeAlias = dict[str, Array]
-# Runs a model: inputs, names of outputs, timeout in seconds.
-_Run: TypeAlias = Callable[[_Arrays, tuple[str, ...], float | None], _Arrays]
+# Runs a model: inputs, names of outputs, timeout in seconds, APIs of the requests.
+_Run: TypeAlias = Callable[[_Arrays, tuple[str, ...], float | None, Sequence[str]], _Arrays]
 
 _BYTES_PER_TOKEN = 4  # of text, about
 # What a run costs beside its tokens, in tokens: on one core a run of MiniLM takes 1.4 ms and 0.1 ms per token in
@@ -61,6 +61,7 @@ class _Waiting(NamedTuple):
     future: asyncio.Future[_Arrays]
     arrived: float
     deadline: float  # on the monotonic clock
+    api: str
 
 
 class Queue:
@@ -95,13 +96,16 @@ class Queue:
         self._hold: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def submit(self, inputs: _Arrays, outputs: tuple[str, ...], deadline: float | None) -> _Arrays:
+    async def submit(
+        self, inputs: _Arrays, outputs: tuple[str, ...], deadline: float | None, api: str = "Predict"
+    ) -> _Arrays:
         """Waits for the answer to a request; one whose task is cancelled before its batch runs is not run.
 
         Args:
             inputs: arrays [rows, ...], with the same number of rows.
             outputs: names.
             deadline: of the model's run, on the monotonic clock.
+            api: of the request, for the metrics.
 
         Raises:
             ServingError: UNAVAILABLE if too many rows wait, or the model's.
@@ -114,7 +118,7 @@ class Queue:
         kind = outputs, tuple((name, value.shape[1:]) for name, value in sorted(inputs.items()))
         future = asyncio.get_running_loop().create_future()
         now = time.monotonic()
-        request = _Waiting(inputs, outputs, rows, _length(inputs), kind, future, now, deadline or math.inf)
+        request = _Waiting(inputs, outputs, rows, _length(inputs), kind, future, now, deadline or math.inf, api)
         self._waiting.append(request)
         self._queued_rows += rows
         self._dispatch()
@@ -208,11 +212,11 @@ class Queue:
         timeout = None if latest == math.inf else latest - time.monotonic()
         first = batch[0]
         if len(batch) == 1:
-            return [self._run(first.inputs, first.outputs, timeout)]
+            return [self._run(first.inputs, first.outputs, timeout, (first.api,))]
         inputs = {name: np.concatenate([request.inputs[name] for request in batch]) for name in first.inputs}
         # The counts give the width of the answers to each request.
         wanted = [*first.outputs, *(name for name in self._counted if name not in first.outputs)]
-        outputs = self._run(inputs, tuple(wanted), timeout)
+        outputs = self._run(inputs, tuple(wanted), timeout, [request.api for request in batch])
         rows = sum(request.rows for request in batch)
         if any(len(value) != rows for value in outputs.values()):
             raise ServingError(Code.INTERNAL, "the model's answer has another number of rows than its input")

@@ -208,7 +208,7 @@ class Application:
         try:
             body = await self._read(request, call)
             call.size = len(body)
-            with self._runner.counted(name, method.capitalize()):
+            with self._runner.counted(call, name, method.capitalize()):
                 document = await in_thread(call.size, json_requests.parse, body)
                 with self._runner.acquired(call, name, version, label) as servable:
                     if method == "predict":

@@ -124,9 +124,9 @@ class Servable:
         """Runs the requests in assets.extra, each of which must succeed."""
         start = time.perf_counter()
         try:
-            for signature, inputs in itertools.islice(_warm_up_requests(self.path), _MOST_WARM_UP_REQUESTS):
+            for signature, inputs, api in itertools.islice(_warm_up_requests(self.path), _MOST_WARM_UP_REQUESTS):
                 _check_names(inputs, self.signature(signature))
-                self.run(signature, inputs)
+                self.run(signature, inputs, apis=(api,))
         except ServingError as error:
             raise ServingError(error.code, f"{self.path}: a warm-up request failed: {error.message}") from None
         self._runtime.metrics.observe(WARMUP_LATENCY, time.perf_counter() - start, model_path=self.path, status="OK")
@@ -158,6 +158,7 @@ class Servable:
         inputs: Mapping[str, Array],
         outputs: Sequence[str] = (),
         timeout: float | None = None,
+        api: str = "Predict",
     ) -> dict[str, Array]:
         """Answers a request, possibly in a batch with others.
 
@@ -166,6 +167,7 @@ class Servable:
             inputs: arrays by name; strings are bytes in arrays of objects.
             outputs: names; all if empty.
             timeout: in seconds.
+            api: of the request, for the metrics.
 
         Returns:
             Arrays by name.
@@ -185,10 +187,10 @@ class Servable:
         try:
             async with asyncio.timeout(timeout):
                 if queue is not None and _have_rows(inputs, signature):
-                    return await queue.submit(dict(inputs), chosen, deadline)
+                    return await queue.submit(dict(inputs), chosen, deadline, api)
 
                 def run() -> dict[str, Array]:
-                    return self.run(signature_name, inputs, chosen, deadline and deadline - time.monotonic())
+                    return self.run(signature_name, inputs, chosen, deadline and deadline - time.monotonic(), (api,))
 
                 return await asyncio.get_running_loop().run_in_executor(self._threads, run)
         except TimeoutError:
@@ -200,8 +202,9 @@ class Servable:
         inputs: Mapping[str, Array],
         outputs: Sequence[str] = (),
         timeout: float | None = None,
+        apis: Sequence[str] = ("Predict",),
     ) -> dict[str, Array]:
-        """Runs a signature in this thread; see `predict`."""
+        """Runs a signature in this thread, for requests of these APIs; see `predict`."""
         if timeout is not None and timeout <= 0:
             raise ServingError(Code.DEADLINE_EXCEEDED, "Deadline exceeded while waiting for the model")
         signature = self.signature(signature_name)
@@ -221,7 +224,8 @@ class Servable:
         except RuntimeError as error:  # the session is closed
             raise ServingError(Code.UNAVAILABLE, one_line(error)) from error
         took = time.perf_counter() - start
-        self._runtime.metrics.observe(RUNTIME_LATENCY, took, model_name=self.name, API="Predict", runtime="TF1")
+        for api in apis:
+            self._runtime.metrics.observe(RUNTIME_LATENCY, took, model_name=self.name, API=api, runtime="TF1")
         return {name: np.asarray(value) for name, value in answers.items()}
 
     def _tensor(self, name: str, info: meta_graph_pb2.TensorInfo) -> str:
@@ -291,8 +295,8 @@ def _card(path: str) -> Json | None:
     return card if ours else None
 
 
-def _warm_up_requests(path: str) -> Iterator[tuple[str, dict[str, Array]]]:
-    """(Signature, inputs) of each record that TF Serving would run before the version is available."""
+def _warm_up_requests(path: str) -> Iterator[tuple[str, dict[str, Array], str]]:
+    """(Signature, inputs, API) of each record that TF Serving would run before the version is available."""
     file = os.path.join(path, EXTRA, "tf_serving_warmup_requests")
     if not tf.io.gfile.exists(file):
         return
@@ -306,10 +310,11 @@ def _warm_up_requests(path: str) -> Iterator[tuple[str, dict[str, Array]]]:
         if kind == "predict_log":
             request = log.predict_log.request
             inputs = {name: tf.make_ndarray(value) for name, value in request.inputs.items()}
-            yield request.model_spec.signature_name, inputs
+            yield request.model_spec.signature_name, inputs, "Predict"
         elif kind in ("classify_log", "regress_log"):
             request = getattr(log, kind).request
-            yield request.model_spec.signature_name, {"inputs": serialized(request.input)}
+            api = kind.removesuffix("_log").capitalize()
+            yield request.model_spec.signature_name, {"inputs": serialized(request.input)}, api
 
 
 def serialized(message: input_pb2.Input) -> Array:

@@ -50,7 +50,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
     def _servable(self, spec: model_pb2.ModelSpec, api: str, call: Call) -> Iterator[Servable]:
         """Context manager: the version for a request, which is counted."""
         acquired = self._runner.acquired(call, spec.name, _version(spec), spec.version_label)
-        with self._runner.counted(spec.name, api), acquired as servable:
+        with self._runner.counted(call, spec.name, api), acquired as servable:
             yield servable
 
     async def Predict(self, request: predict_pb2.PredictRequest, call: Call) -> predict_pb2.PredictResponse:

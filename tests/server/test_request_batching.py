@@ -23,7 +23,7 @@ class Model:
         self.batches = []
         self.let_go = threading.Event()
 
-    def __call__(self, inputs, outputs, timeout):
+    def __call__(self, inputs, outputs, timeout, apis=()):
         texts = inputs["text"].tolist()
         self.batches.append(texts)
         if len(self.batches) == 1:
@@ -50,7 +50,7 @@ def texts(*values):
 def test_two_batches_run_at_the_same_time():
     both = threading.Barrier(2, timeout=30)
 
-    def model(inputs, outputs, timeout):
+    def model(inputs, outputs, timeout, apis):
         both.wait()  # fails unless another batch runs, too
         return {"first": inputs["text"]}
 
@@ -65,7 +65,7 @@ def test_two_batches_run_at_the_same_time():
 def test_requests_that_wait_for_two_idle_threads_are_divided_between_them():
     go, batches = threading.Event(), []
 
-    def model(inputs, outputs, timeout):
+    def model(inputs, outputs, timeout, apis):
         batches.append(len(inputs["text"]))
         if b"busy" in inputs["text"].tolist():
             go.wait(30)
@@ -186,7 +186,7 @@ def test_batches_have_at_most_so_many_rows_and_a_larger_request_runs_alone():
 
 
 def test_requests_of_other_shapes_do_not_share_a_batch():
-    def run(inputs, outputs, timeout):
+    def run(inputs, outputs, timeout, apis):
         batches.append(inputs["x"].shape)
         return {"y": inputs["x"].sum(1)}
 

@@ -77,7 +77,10 @@ def test_answers_are_those_of_numpy(server):
 
 
 def test_an_export_answers_like_its_model(start, case):
-    server = start(f'model_config_list {{ config {{ name: "bert" base_path: "{pathlib.Path(case.path).parent}" }} }}')
+    folder = pathlib.Path(case.path).parent
+    server = start(
+        f'model_config_list {{ config {{ name: "bert" base_path: "{folder}" model_platform: "tensorflow" }} }}'
+    )
     # In JSON, [] is of rank 1, so a tensor without rows cannot be of rank 2.
     asked = [pair for pair in zip(case.requests, case.expected, strict=True) if pair[0].kind != "no rows"]
     requests, expected = zip(*asked, strict=True)
@@ -193,13 +196,15 @@ def test_health_and_metrics(server):
     assert headers.get_content_type() == "text/plain"
     assert re.search(rb'\n:tensorflow:serving:request_count{model_name="half",status="OK"} \d', page)
     assert b'status="INVALID_ARGUMENT"' in page
-    assert b':tensorflow:serving:request_latency_count{model_name="half",API="Predict",entrypoint="REST"}' in page
+    assert b':tensorflow:serving:request_latency_count{model_name="half",API="predict",entrypoint="REST"}' in page
     assert b"unknown" not in page
 
 
 def test_a_model_that_cannot_be_loaded_is_not_ready(start, tmp_path):
     (tmp_path / "1").mkdir()
-    server = start(f'model_config_list {{ config {{ name: "m" base_path: "{tmp_path}" }} }}')
+    server = start(
+        f'model_config_list {{ config {{ name: "m" base_path: "{tmp_path}" model_platform: "tensorflow" }} }}'
+    )
     assert server.request("GET", "/healthz")[0] == 200
     assert server.request("GET", "/readyz")[0] == 503
     (status,) = server.request("GET", "/v1/models/m")[1]["model_version_status"]
