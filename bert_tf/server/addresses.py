@@ -1,6 +1,8 @@
 """Addresses and certificates of the server, checked before models are loaded."""
 
+import contextlib
 import os
+import secrets
 import socket
 import ssl
 import stat
@@ -8,6 +10,8 @@ import tempfile
 
 from bert_tf.errors import ConfigError
 from bert_tf.server.options import Tls
+
+_LONGEST_SOCKET_PATH = 107  # bytes; Linux' limit
 
 
 def bound(flag: str, host: str, port: int) -> socket.socket:
@@ -38,23 +42,46 @@ def refused(flag: str, host: str, port: int, error: OSError) -> ConfigError:
     return ConfigError(f"{flag}={port}: cannot listen on {host}: {error.strerror}; choose another port or --host")
 
 
-def check_socket_path(path: str) -> None:
-    """Raises ConfigError if no server can listen on a Unix socket; one that a server left behind is replaced."""
-    problem = ""
-    with socket.socket(socket.AF_UNIX) as other:
-        try:
-            other.connect(path)
-            problem = "another server listens there"
-        except (FileNotFoundError, ConnectionRefusedError):
-            folder = os.path.dirname(path) or "."
-            if os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
-                problem = "this file is no socket"
-            elif not os.access(folder, os.W_OK | os.X_OK):
-                problem = f"the folder {folder} does not exist, or may not be written to"
-        except OSError as error:  # such as a path of more than 107 bytes
-            problem = error.strerror or str(error)
-    if problem:
+class UnixSocket:
+    """A path for gRPC's server to listen at, which it takes over from a server that listens there.
+
+    gRPC removes what is at its path when it starts and when it ends, also the socket of another server. So it listens
+    elsewhere, and its socket is moved.
+
+    Args:
+        path: for clients.
+
+    Raises:
+        ConfigError: no server can listen there.
+
+    Attributes:
+        made: path at which gRPC listens.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path, folder = path, os.path.dirname(path)
+        self.made = os.path.join(folder, f".{secrets.token_hex(4)}")
+        longest = max(len(os.fsencode(name)) for name in (path, self.made))
+        if os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
+            problem = "this file is no socket"
+        elif not os.access(folder or ".", os.W_OK | os.X_OK):
+            problem = f"the folder {folder} does not exist, or may not be written to"
+        elif longest > _LONGEST_SOCKET_PATH:
+            problem = f"{longest} bytes; expected at most {_LONGEST_SOCKET_PATH}"
+        else:
+            return
         raise ConfigError(f"--grpc_socket_path={path}: {problem}; choose another path")
+
+    def move(self) -> None:
+        """Lets clients find the server, which listens."""
+        os.replace(self.made, self._path)
+        self._file = os.stat(self._path)
+
+    def remove(self) -> None:
+        """Removes the path, unless another server has taken it over."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(self._path), self._file):
+                os.remove(self._path)
 
 
 def ssl_context(tls: Tls) -> ssl.SSLContext:

@@ -15,7 +15,7 @@ class Limits(NamedTuple):
         answer_bytes: the same for answers.
         rows: maximum rows per request.
         text_bytes: maximum size of one string.
-        seconds: time limit of a request, from its first byte to its answer; clients may set a shorter one.
+        seconds: time limit for the head of a request, and from there to its answer; clients may set a shorter one.
         connections: maximum number of open connections in gRPC, and of requests that are being answered in REST.
     """
 

@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from tensorflow_serving.apis import model_service_pb2_grpc, prediction_service_pb2_grpc
 
 from bert_tf.errors import ConfigError
+from bert_tf.server import addresses
 from bert_tf.server.calls import Call, Runner, check_answer
 from bert_tf.server.models import Models
 from bert_tf.server.monitoring import Metrics
@@ -70,11 +71,14 @@ async def start(models: Models, metrics: Metrics, options: EndpointOptions) -> "
         names.append(health.SERVICE_NAME)
     if _have_descriptors():
         reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
-    port = _listen(server, options)
+    unix = addresses.UnixSocket(options.grpc_socket) if options.grpc_socket else None
+    port = _listen(server, options, unix)
     if checked:
         following = asyncio.create_task(_follow(models, checked))
     await server.start()
-    return Server(server, port, guard, checked, following)
+    if unix:
+        unix.move()
+    return Server(server, port, guard, checked, following, unix)
 
 
 class Server(NamedTuple):
@@ -86,6 +90,7 @@ class Server(NamedTuple):
         guard: sees its calls.
         checked: its health service, if it has one.
         following: keeps `checked` up to date.
+        unix: the socket, if it has one.
     """
 
     server: grpc.aio.Server
@@ -93,6 +98,7 @@ class Server(NamedTuple):
     guard: "_Guard"
     checked: health.aio.HealthServicer | None
     following: asyncio.Task[None] | None
+    unix: addresses.UnixSocket | None
 
     async def stop(self, grace: float) -> None:
         """Takes no more calls, and waits for the answers to the others.
@@ -100,6 +106,8 @@ class Server(NamedTuple):
         Args:
             grace: seconds, after which calls are cancelled.
         """
+        if self.unix:
+            self.unix.remove()
         if self.following and self.checked:
             self.following.cancel()
             await self.checked.enter_graceful_shutdown()
@@ -111,7 +119,7 @@ class Server(NamedTuple):
         await stopping
 
 
-def _listen(server: grpc.aio.Server, options: EndpointOptions) -> int:
+def _listen(server: grpc.aio.Server, options: EndpointOptions, unix: addresses.UnixSocket | None) -> int:
     credentials, tls = None, options.tls
     if tls:
         pair, ca = (tls.key, tls.certificate), tls.client_ca or None
@@ -128,10 +136,10 @@ def _listen(server: grpc.aio.Server, options: EndpointOptions) -> int:
 
     host = f"[{options.host}]" if ":" in options.host else options.host
     port = 0
-    if options.grpc_port or not options.grpc_socket:
+    if options.grpc_port or not unix:
         port = add(f"{host}:{options.grpc_port}")
-    if options.grpc_socket:
-        add(f"unix:{urllib.parse.quote(options.grpc_socket)}")
+    if unix:
+        add(f"unix:{urllib.parse.quote(unix.made)}")
     return port
 
 
@@ -180,11 +188,13 @@ class _Guard(grpc.aio.ServerInterceptor):
         self, continuation: Callable[[Any], Awaitable[grpc.RpcMethodHandler | None]], details: Any
     ) -> grpc.RpcMethodHandler | None:
         handler = await continuation(details)
-        if handler is None or details.method.startswith(f"/{health.SERVICE_NAME}/"):
-            return handler
+        if handler is None:
+            return None
+        if details.method.startswith(f"/{health.SERVICE_NAME}/"):
+            return _parsing(handler)
         allowed = self._options.allow(dict(details.invocation_metadata).get("authorization", ""))
         if allowed and handler.request_streaming:  # reflection
-            return handler
+            return _parsing(handler)
 
         async def call(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
             return await self._answer(details.method, handler, context, allowed)
@@ -246,6 +256,32 @@ def _parsed(handler: grpc.RpcMethodHandler, raw: bytes) -> Any:
         return handler.request_deserializer(raw)
     except DecodeError as error:
         raise invalid(f"the request cannot be parsed: {one_line(error)}") from None
+
+
+def _parsing(handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:
+    """A handler of health or reflection that refuses bytes that are no request; gRPC would log a stack trace."""
+
+    async def parsed(raw: bytes, context: grpc.aio.ServicerContext) -> Any:
+        try:
+            return _parsed(handler, raw)
+        except ServingError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _shortened(error.message))
+
+    async def check(raw: bytes, context: grpc.aio.ServicerContext) -> Any:
+        return await handler.unary_unary(await parsed(raw, context), context)
+
+    async def watch(raw: bytes, context: grpc.aio.ServicerContext) -> None:
+        await handler.unary_stream(await parsed(raw, context), context)  # writes its answers itself
+
+    async def reflect(raws: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        async for answer in handler.stream_stream((await parsed(raw, context) async for raw in raws), context):
+            yield answer
+
+    if handler.request_streaming:
+        return grpc.stream_stream_rpc_method_handler(reflect, None, handler.response_serializer)
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(watch, None, handler.response_serializer)
+    return grpc.unary_unary_rpc_method_handler(check, None, handler.response_serializer)
 
 
 def _host(peer: str) -> str:

@@ -68,7 +68,7 @@ async def _serve(read_config: Callable[[], model_server_config_pb2.ModelServerCo
     web = Web(models, metrics, endpoints) if endpoints.rest_port else None
     kept = addresses.bound("--port", endpoints.host, endpoints.grpc_port) if endpoints.grpc_port else None
     if endpoints.grpc_socket:
-        addresses.check_socket_path(endpoints.grpc_socket)
+        addresses.UnixSocket(endpoints.grpc_socket)
     if endpoints.tls:
         addresses.ssl_context(endpoints.tls)
     stopping = asyncio.create_task(stop.wait())

@@ -210,6 +210,36 @@ def test_a_client_that_sends_its_body_slowly(start, half_plus_config):
     assert server.post("half:predict", {"instances": [1]})[0] == 200
 
 
+@pytest.mark.parametrize("answered", [0, 1])
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/mod", head(5)[:-2]], ids=["nothing", "part", "half"])
+def test_a_client_that_never_sends_the_rest_of_a_head_is_left(start, half_plus_config, answered, sent):
+    server = start(half_plus_config, limits=Limits(seconds=0.5))
+    with server.connect() as client:
+        for _ in range(answered):
+            client.sendall(head(0))
+            assert status_of(client) == 400
+        client.sendall(sent)
+        assert client.recv(1) == b""
+
+
+def test_the_bytes_of_a_head_do_not_extend_its_time(start, half_plus_config):
+    server = start(half_plus_config, limits=Limits(seconds=0.5))
+    with server.connect() as client, pytest.raises(ConnectionError):
+        client.sendall(head(5)[:-4] + b"\r\nX: ")
+        for _ in range(300):
+            time.sleep(0.1)
+            client.sendall(b"x")
+
+
+def test_a_connection_that_is_used_stays_open(start, half_plus_config):
+    server = start(half_plus_config, limits=Limits(seconds=2))
+    with server.connect() as client:
+        for _ in range(5):
+            client.sendall(head(0))
+            assert status_of(client) == 400
+            time.sleep(0.5)
+
+
 @pytest.mark.parametrize("pace", [0, 0.1])
 def test_a_client_that_does_not_read_its_answer_is_left(start, half_plus_config, pace):
     """Or reads it slowly: 1 kB in a tenth of a second."""

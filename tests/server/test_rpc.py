@@ -5,6 +5,7 @@ import contextlib
 import datetime
 import json
 import logging
+import re
 import socket
 import threading
 import time
@@ -88,8 +89,8 @@ def backend(case, tmp_path_factory, start):
     config = f"""model_config_list {{
         config {{ name: "half" base_path: "{folder}/half" model_platform: "tensorflow"
                   model_version_policy {{ all {{}} }} version_labels {{ key: "stable" value: 1 }} }}
-        config {{ name: "shared" base_path: "{folder}/shared" }}
-        config {{ name: "bert" base_path: "{bert}" }} }}"""
+        config {{ name: "shared" base_path: "{folder}/shared" model_platform: "tensorflow" }}
+        config {{ name: "bert" base_path: "{bert}" model_platform: "tensorflow" }} }}"""
     return start(config)
 
 
@@ -513,7 +514,7 @@ def test_a_reload_changes_models_and_labels(backend, client):
     config.CopyFrom(backend.config)
     half = config.model_config_list.config[0]
     half.version_labels["stable"] = 2
-    more = config.model_config_list.config.add(name="more", base_path=half.base_path)
+    more = config.model_config_list.config.add(name="more", base_path=half.base_path, model_platform="tensorflow")
     more.model_version_policy.specific.versions.append(1)
     try:
         assert client.reload(reloading(config), timeout=60).status.error_code == 0
@@ -649,6 +650,25 @@ def test_a_port_in_use_is_reported(backend, server):
             backend.grpc(LOCAL._replace(grpc_port=server.port, tls=tls)).__enter__()
 
 
+def test_a_second_server_takes_a_unix_socket_over_and_the_end_of_the_first_leaves_it(backend, tmp_path):
+    path = tmp_path / "socket"
+    first, second = (LOCAL._replace(grpc_socket=str(path), tensor_content=content) for content in (False, True))
+
+    def answered_by():
+        with grpc.insecure_channel(f"unix:{path}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            answer = stub.Predict(predicting("half", x=[1.0, 2.0]), timeout=20)
+        return second if answer.outputs["y"].tensor_content else first
+
+    with contextlib.ExitStack() as stack:
+        with backend.grpc(first):
+            assert answered_by() is first
+            stack.enter_context(backend.grpc(second))
+            assert answered_by() is second
+        assert answered_by() is second and list(tmp_path.iterdir()) == [path]
+    assert not list(tmp_path.iterdir())
+
+
 def test_channel_arguments_have_the_last_word(backend):
     options = LOCAL._replace(channel_arguments=(("grpc.max_receive_message_length", 1000),))
     with backend.grpc(options) as server:
@@ -675,6 +695,22 @@ def test_bytes_that_are_no_request_are_refused(client, method):
         code, message = refused(call, raw)
         assert code is INVALID
         assert message.startswith("the request cannot be parsed")
+
+
+def test_bytes_that_are_no_request_for_health_or_reflection_are_refused_without_a_stack_trace(client, caplog):
+    garbage = b"\x0a\xff\xff\xff\xff\x0f"
+    reflect = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    check = client.channel.unary_unary("/grpc.health.v1.Health/Check")
+    watch = client.channel.unary_stream("/grpc.health.v1.Health/Watch")
+    reflected = client.channel.stream_stream(reflect)
+    for call in (
+        check,
+        lambda raw, **options: next(watch(raw, **options)),
+        lambda raw, **options: next(reflected(iter([raw]), **options)),
+    ):
+        code, message = refused(call, garbage)
+        assert (code, message.partition(":")[0]) == (INVALID, "the request cannot be parsed")
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_an_example_that_is_none_is_refused(client):
@@ -713,7 +749,7 @@ def test_a_request_that_never_comes_is_given_up(backend):
 def slow(monkeypatch, seconds, seen=None):
     """Makes the models slow; `seen` gets the timeouts, and what ended the requests."""
 
-    async def predict(self, signature, inputs, outputs, timeout):
+    async def predict(self, signature, inputs, outputs, timeout, api):
         seen.append(timeout)
         try:
             await asyncio.sleep(seconds)
@@ -846,6 +882,28 @@ def test_requests_are_counted(client, backend):
     for api in ("Predict", "Classify"):
         labels = f'{{model_name="half",API="{api}",entrypoint="GRPC"}}'
         assert f":tensorflow:serving:request_latency_count{labels}" in page
+
+
+def runs_of(backend):
+    """API -> number of requests for which the model ran."""
+    line = r'^:tensorflow:serving:runtime_latency_count\{model_name="half",API="(\w+)",runtime="TF1"\} (\d+)$'
+    return {api: int(count) for api, count in re.findall(line, backend.metrics.page(), re.MULTILINE)}
+
+
+def test_the_time_of_the_model_is_measured_by_api_also_if_requests_share_a_batch(client, backend):
+    before = runs_of(backend)
+    client.half(1.0)
+    client.classify(classifying("half", "classify_x_to_y", 1.0))
+    assert backend.post("half:predict", {"instances": [1.0]})[0] == 200
+    example = {"signature_name": "regress_x_to_y", "examples": [{"x": 1.0}]}
+    assert backend.post("half:regress", example)[0] == 200
+    client.multi_inference(multi(("half", "regress_x_to_y", REGRESS), ("half", "classify_x_to_y", CLASSIFY)))
+    after = runs_of(backend)
+    added = {api: after[api] - before.get(api, 0) for api in after if after[api] != before.get(api, 0)}
+    assert added == {"Predict": 2, "Classify": 1, "Regress": 1, "MultiInference": 2}
+
+
+def test_models_that_do_not_exist_are_not_counted(client, backend):
     for name in range(3):
         refused(client.predict, predicting(f"unknown{name}", label="x"))
     assert "unknown" not in backend.metrics.page()
