@@ -120,6 +120,8 @@ def main(_: list[str]) -> None:
     if bool(_TLS_KEY.value) != bool(_TLS_CERTIFICATE.value):
         raise ConfigError("--tls_key and --tls_certificate go together; give both")
     tls = None
+    if _TLS_KEY.value and _SSL_FILE.value:
+        raise ConfigError("--tls_key and --ssl_config_file: both have a key; give one of them")
     if _TLS_KEY.value:
         tls = config.read_pem(_TLS_KEY.value, _TLS_CERTIFICATE.value)
     elif _SSL_FILE.value:
@@ -134,6 +136,8 @@ def main(_: list[str]) -> None:
     )
     prometheus = DEFAULT_PROMETHEUS_PATH
     if _MONITORING_FILE.value:
+        if not _REST_PORT.value:
+            raise ConfigError("--monitoring_config_file with --rest_api_port=0: the metrics are on that port; open it")
         prometheus = config.read_prometheus_path(_MONITORING_FILE.value)
     endpoints = EndpointOptions(
         host=_HOST.value,
@@ -150,11 +154,11 @@ def main(_: list[str]) -> None:
         health=_HEALTH.value,
         access_log=_ACCESS_LOG.value,
     )
-    batching: BatchingOptions | None = BatchingOptions()
+    if _BATCHING.value is False and _BATCHING_FILE.value:
+        raise ConfigError("--noenable_batching with --batching_parameters_file, which would have no effect; give one")
+    batching: BatchingOptions | None = BatchingOptions() if _BATCHING.value is not False else None
     if _BATCHING_FILE.value:
         batching = config.read_batching(_BATCHING_FILE.value)
-    if _BATCHING.value is False:
-        batching = None
     run_options = RunOptions(
         tags=tuple(_TAGS.value.split(",")),
         intra_op_threads=_INTRA.value or _PARALLELISM.value or _intra_op_threads(batching.threads if batching else 0),
@@ -190,6 +194,10 @@ def _config_reader() -> Callable[[], object]:
         found = ", ".join(f"--{flag.name}" for flag in given) or "none"
         raise ConfigError(f"give one of --export_dir, --model_base_path and --model_config_file; found {found}")
     if _EXPORT_DIR.value:
+        if _MODEL_NAME.present:
+            raise ConfigError(
+                "--model_name goes with --model_base_path; models of --export_dir have the names of their folders"
+            )
         return lambda: config.models_in(_EXPORT_DIR.value)
     return lambda: config.one_model(_MODEL_NAME.value, _MODEL_BASE_PATH.value)
 

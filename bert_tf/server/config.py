@@ -1,7 +1,9 @@
 """The server's config files, which are TF Serving's, and the models in a folder of exports."""
 
+import logging
 import os
-from typing import TypeVar
+import re
+from typing import Any, TypeVar
 
 import google.protobuf.wrappers_pb2  # noqa: F401  adds the dependency of _FILE to the pool
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
@@ -10,7 +12,9 @@ from tensorflow_serving.config import model_server_config_pb2
 from bert_tf.errors import ConfigError
 from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, MOST_THREADS, Tls
 from bert_tf.server.request_batching import BatchingOptions
+from bert_tf.server.status import Code, ServingError, invalid
 
+_log = logging.getLogger("bert_tf.server")
 _Message = TypeVar("_Message", bound=message.Message)
 
 # The messages of TF Serving's config files that tensorflow-serving-api does not contain: BatchingParameters
@@ -54,6 +58,16 @@ _MESSAGES = message_factory.GetMessages(
 )
 
 
+# Fields of BatchingParameters that have an effect here -> those of BatchingOptions, least and largest value.
+_BATCHING = {
+    "max_batch_size": ("rows", 1, 2**31 - 1),
+    "batch_timeout_micros": ("wait", 0, 60_000_000),
+    "max_enqueued_batches": ("queued_rows", 1, 2**31 - 1),
+    "num_batch_threads": ("threads", 1, MOST_THREADS),
+}
+_MAX_BATCH_SIZE = 1000  # TF Serving's default, to which the other sizes are compared
+
+
 def read_models(path: str, *, polled: bool = False) -> model_server_config_pb2.ModelServerConfig:
     """Reads a --model_config_file.
 
@@ -62,18 +76,54 @@ def read_models(path: str, *, polled: bool = False) -> model_server_config_pb2.M
         polled: whether it is read again and again; then it must not be a pipe, whose next reader may wait for ever.
 
     Raises:
-        ConfigError: it cannot be read, or is no ModelServerConfig.
+        ConfigError: it cannot be read, is no ModelServerConfig, or is one that TF Serving refuses.
     """
     if polled and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise ConfigError(
             f"{path}: a pipe, socket or device, which cannot be read repeatedly; pass a file, or "
             "--model_config_file_poll_wait_seconds=0"
         )
-    return _read(path, model_server_config_pb2.ModelServerConfig())
+    config = _read(path, model_server_config_pb2.ModelServerConfig())
+    try:
+        check_models(config)
+    except ServingError as error:
+        raise ConfigError(f"{path}: {error.message}") from None
+    return config
+
+
+def check_models(config: model_server_config_pb2.ModelServerConfig) -> None:
+    """Raises ServingError for a configuration that TF Serving refuses: what works here works there, too."""
+    if config.HasField("custom_model_config"):
+        raise ServingError(Code.UNIMPLEMENTED, "custom_model_config is not supported; expected a model_config_list")
+    names = set()
+    for one in config.model_config_list.config:
+        if not one.name or not one.base_path:
+            shown = " ".join(str(one).split())[:200]
+            raise invalid(f"a model has no name or no base_path: {shown}")
+        if one.name in names:
+            raise invalid(f"model {one.name} is listed twice")
+        names.add(one.name)
+        if not _is_absolute(one.base_path):
+            raise invalid(f"{one.name}: base_path is {one.base_path!r}; expected an absolute path, such as /models/m")
+        # model_type is the deprecated form of model_platform.
+        platform = model_server_config_pb2.ModelType.Name(one.model_type).lower() if one.model_type else ""
+        if platform and one.model_platform:
+            raise invalid(f"{one.name}: has model_type and model_platform; remove model_type")
+        platform = platform or one.model_platform
+        if platform != "tensorflow":
+            found = f"is {platform!r}" if platform else "is missing"
+            raise invalid(f'{one.name}: model_platform {found}; expected model_platform: "tensorflow"')
+        if one.HasField("logging_config"):
+            raise invalid(f"{one.name}: logging_config is not supported, nor by TF Serving's own program; remove it")
+
+
+def _is_absolute(path: str) -> bool:
+    return path.startswith("/") or bool(re.match(r"[A-Za-z][A-Za-z0-9.]*://", path))
 
 
 def one_model(name: str, base_path: str) -> model_server_config_pb2.ModelServerConfig:
     """The configuration of one model, of which the newest version is served."""
+    base_path = base_path if _is_absolute(base_path) else os.path.abspath(base_path)
     config = model_server_config_pb2.ModelServerConfig()
     config.model_config_list.config.add(name=name, base_path=base_path, model_platform="tensorflow")
     return config
@@ -136,29 +186,43 @@ def version_number(name: str) -> int | None:
 
 
 def read_batching(path: str) -> BatchingOptions:
-    """Reads a --batching_parameters_file.
+    """Reads a --batching_parameters_file. Fields that have no effect here are logged.
 
     Raises:
-        ConfigError: it cannot be read, is no BatchingParameters, or has a value that makes no sense.
+        ConfigError: it cannot be read, is no BatchingParameters, or has values that TF Serving refuses, too.
     """
     found = _read(path, _MESSAGES["bert_tf.server.BatchingParameters"]())
     options, values = BatchingOptions(), {}
-    for field, name, least, most in (
-        ("max_batch_size", "rows", 1, 2**31 - 1),
-        ("batch_timeout_micros", "wait", 0, 60_000_000),
-        ("max_enqueued_batches", "queued_rows", 1, 2**31 - 1),
-        ("num_batch_threads", "threads", 1, MOST_THREADS),
-    ):
+    for field, (name, least, most) in _BATCHING.items():
         if found.HasField(field):
             values[name] = getattr(found, field).value
             if not least <= values[name] <= most:
                 raise ConfigError(f"{path}: {field} is {values[name]}; expected {least} to {most}")
+    if problem := _wrong_sizes(found):
+        raise ConfigError(f"{path}: {problem}")
+    if ignored := [field.name for field, _ in found.ListFields() if field.name not in _BATCHING]:
+        _log.warning("%s: no effect in this server, whose batches have any size: %s", path, ", ".join(ignored))
     if "wait" in values:
         values["wait"] /= 1e6
     options = options._replace(**values)
     if "queued_rows" in values:
         options = options._replace(queued_rows=values["queued_rows"] * options.rows)
     return options
+
+
+def _wrong_sizes(found: Any) -> str:
+    """What is wrong with the sizes of batches in BatchingParameters, by TF Serving's rules; "" if nothing is."""
+    most = found.max_batch_size.value if found.HasField("max_batch_size") else _MAX_BATCH_SIZE
+    executed = found.max_execution_batch_size.value if found.HasField("max_execution_batch_size") else most
+    if not 1 <= executed <= most:
+        return f"max_execution_batch_size is {executed}; expected 1 to {most}, which is max_batch_size"
+    sizes = list(found.allowed_batch_sizes)
+    if sizes != sorted(set(sizes)) or min(sizes, default=1) < 1:
+        return f"allowed_batch_sizes are {', '.join(map(str, sizes))}; expected increasing numbers"
+    last, name = (executed, "max_execution_") if found.enable_large_batch_splitting.value else (most, "max_")
+    if sizes and sizes[-1] != last:
+        return f"the last of allowed_batch_sizes is {sizes[-1]}; expected {last}, which is {name}batch_size"
+    return ""
 
 
 def read_prometheus_path(path: str) -> str:

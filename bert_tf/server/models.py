@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import get_model_status_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
-from bert_tf.server.config import version_number
+from bert_tf.server.config import check_models, version_number
 from bert_tf.server.loading import files_of
 from bert_tf.server.servable import EXTRA, Runtime, Servable
 from bert_tf.server.status import Code, ServingError, invalid
@@ -88,7 +88,7 @@ class _Model:
         self.config = config
         self.versions: dict[int, _Version] = {}
         self.labels: dict[str, int] = {}
-        self.missing = False
+        self.problem = ""  # with its folder, at the last look
 
     def available(self) -> list[int]:
         return sorted(number for number, version in self.versions.items() if version.status.state == AVAILABLE)
@@ -188,11 +188,11 @@ class Models:
     # Configuration
 
     async def reload(self, config: model_server_config_pb2.ModelServerConfig) -> None:
-        """Replaces the configuration, and waits until each of its models has an available version.
+        """Replaces the configuration, and waits until each model that is new, or in a new folder, is available.
 
         Raises:
             ServingError: the configuration is invalid, or empty where there was one before, and nothing has changed;
-                or a model could not be loaded.
+                or a model that it waited for could not be loaded, or a label is for a version that is not loaded.
         """
         if config.WhichOneof("config") is None:  # such as a file that is just being written
             if not self._models:
@@ -202,7 +202,7 @@ class Models:
                 Code.FAILED_PRECONDITION,
                 "the configuration is empty; expected a model_config_list, which may be empty",
             )
-        _check(config)
+        check_models(config)
         configs = {one.name: one for one in config.model_config_list.config}
         async with self._lock:
             for name in self._models.keys() - configs.keys():
@@ -214,9 +214,11 @@ class Models:
                 self._models.setdefault(name, model)
                 model.config = one
                 await self._poll_model(name, model, at_once=True)
+                if old is model:  # it may have no version, before and after
+                    continue
                 if not model.available():
                     failed[name] = _why(name, model)
-                elif old and old is not model:  # until now the versions of the old folder served
+                elif old:  # until now the versions of the old folder served
                     self._models[name] = model
                     self._unload_all(name, old)
             self._configured = True
@@ -233,14 +235,18 @@ class Models:
                 raise refused[0]
 
     def _set_labels(self, name: str, labels: dict[str, int]) -> None:
-        for version in labels.values():
-            if version not in self._models[name].available() and not self._early_labels:
+        model = self._models[name]
+        for label, version in labels.items():
+            # A label that clients use already is moved only to a version that can answer them.
+            is_early = self._early_labels and model.labels.get(label, version) == version
+            if version not in model.available() and not is_early:
+                way_out = "" if self._early_labels else ", or pass --allow_version_labels_for_unavailable_models"
                 raise ServingError(
                     Code.FAILED_PRECONDITION,
-                    f"a label of model {name} is for version {version}, which is not loaded; load it first, or pass "
-                    "--allow_version_labels_for_unavailable_models",
+                    f"label {label} of model {name} is for version {version}, which is not loaded; load it first"
+                    f"{way_out}",
                 )
-        self._models[name].labels = labels
+        model.labels = labels
 
     # Versions
 
@@ -267,16 +273,9 @@ class Models:
         try:
             found = await in_own_thread(_versions, model.config.base_path)
         except tf.errors.OpError as error:
-            if not model.missing:
-                _log.error("%s: %s: %s", name, model.config.base_path, error.message)
-            model.missing = True
+            _log_problem(name, model, f"{model.config.base_path}: {error.message}")
             return  # what is loaded stays: a network drive may be away for a moment
-        if not found and not model.missing:
-            _log.warning(
-                "%s: no versions in %s; expected folders named by numbers, such as %s/1",
-                name, model.config.base_path, model.config.base_path,
-            )  # fmt: skip
-        model.missing = not found
+        _log_problem(name, model, _problem(model.config, found))
         wanted = _wanted_versions(model.config.model_version_policy, found)
         for number in sorted(wanted, reverse=True):
             version = model.versions.setdefault(number, _Version(number, found[number]))
@@ -370,26 +369,24 @@ def _close(version: _Version) -> None:
 
 def _why(name: str, model: _Model) -> str:
     errors = [version.status.message for version in model.versions.values() if version.status.message]
-    return f"{name}: " + (errors[-1] if errors else f"no version in {model.config.base_path}")
+    return f"{name}: " + (errors[-1] if errors else model.problem)
 
 
-def _check(config: model_server_config_pb2.ModelServerConfig) -> None:
-    """Raises ServingError for a configuration that cannot be served."""
-    if config.HasField("custom_model_config"):
-        raise ServingError(Code.UNIMPLEMENTED, "custom_model_config is not supported; expected a model_config_list")
-    names = set()
-    for one in config.model_config_list.config:
-        if not one.name or not one.base_path:
-            raise invalid(f"a model has no name or no base_path: {_shown(one)}")
-        if one.name in names:
-            raise invalid(f"model {one.name} is listed twice")
-        names.add(one.name)
-        if one.model_platform not in ("", "tensorflow"):
-            raise invalid(f"{one.name}: model_platform is {one.model_platform!r}; expected 'tensorflow'")
+def _log_problem(name: str, model: _Model, problem: str) -> None:
+    """Logs what is wrong with the folder of a model, once."""
+    if problem and problem != model.problem:
+        _log.warning("%s: %s", name, problem)
+    model.problem = problem
 
 
-def _shown(config: model_server_config_pb2.ModelConfig) -> str:
-    return " ".join(str(config).split())[:200]
+def _problem(config: model_server_config_pb2.ModelConfig, found: Collection[int]) -> str:
+    """What is wrong with the versions in the folder of a model; "" if nothing is."""
+    path = config.base_path
+    if not found:
+        return f"no version in {path}; expected folders named by numbers, such as {path}/1"
+    if missing := set(config.model_version_policy.specific.versions).difference(found):
+        return f"no version {', '.join(map(str, sorted(missing)))} in {path}, as model_version_policy asks for"
+    return ""
 
 
 def _wanted_versions(policy: Any, found: Collection[int]) -> set[int]:

@@ -20,7 +20,7 @@ def half_plus_config(tmp_path_factory):
     half_plus_two(folder, 123, b=3.0)
     return f"""
         model_config_list {{ config {{
-            name: "half" base_path: "{folder}" model_version_policy {{ all {{}} }}
+            name: "half" base_path: "{folder}" model_platform: "tensorflow" model_version_policy {{ all {{}} }}
             version_labels {{ key: "stable" value: 1 }}
         }} }}"""
 

@@ -23,12 +23,39 @@ def test_models_are_read_as_tf_serving_reads_them(tmp_path):
       config: { name: "a", base_path: "/models/a", model_platform: "tensorflow",
                 model_version_policy: { specific: { versions: 42, versions: 43 } },
                 version_labels: { key: 'stable', value: 42 } }
-      config { name: "b" base_path: "/models/b" }
+      config { name: "b" base_path: "gs://bucket/b" model_type: TENSORFLOW }
     }
     """
     first, second = config.read_models(written(tmp_path, text)).model_config_list.config
     assert list(first.model_version_policy.specific.versions) == [42, 43]
-    assert first.version_labels == {"stable": 42} and second.base_path == "/models/b"
+    assert first.version_labels == {"stable": 42} and second.base_path == "gs://bucket/b"
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ('name: "m"', "a model has no name or no base_path"),
+        ('name: "m" base_path: "/m"', 'm: model_platform is missing; expected model_platform: "tensorflow"'),
+        ('name: "m" base_path: "/m" model_platform: "onnx"', "m: model_platform is 'onnx'; expected"),
+        ('name: "m" base_path: "/m" model_type: OTHER', "m: model_platform is 'other'; expected"),
+        ('name: "m" base_path: "/m" model_platform: "tensorflow" model_type: TENSORFLOW', "m: has model_type and"),
+        ('name: "m" base_path: "models/m" model_platform: "tensorflow"', "m: base_path is 'models/m'; expected an abs"),
+        ('name: "m" base_path: "/m" model_platform: "tensorflow" logging_config {}', "m: logging_config is not supp"),
+    ],
+)
+def test_a_model_that_tf_serving_refuses_is_refused(tmp_path, fields, message):
+    """By its server_core.cc, ValidateModelConfigList and GetPlatform, and server_request_logger.cc."""
+    path = written(tmp_path, f"model_config_list {{ config {{ {fields} }} }}")
+    with pytest.raises(ConfigError, match=f"^{re.escape(path)}: {message}"):
+        config.read_models(path)
+
+
+def test_the_folder_of_one_model_may_be_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for base_path, expected in (("m", f"{tmp_path}/m"), ("/m", "/m"), ("gs://bucket/m", "gs://bucket/m")):
+        made = config.one_model("m", base_path)
+        assert made.model_config_list.config[0].base_path == expected
+        config.check_models(made)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +66,23 @@ def test_models_are_read_as_tf_serving_reads_them(tmp_path):
         (config.read_models, "\udcff", "codec can't decode"),
         (config.read_batching, "max_batch_size: 3", "expected a BatchingParameters in"),
         (config.read_batching, "max_batch_size { value: 0 }", "max_batch_size is 0; expected 1 to 2147483647"),
+        (config.read_batching, "allowed_batch_sizes: 8 allowed_batch_sizes: 4", "_sizes are 8, 4; expected increasing"),
+        (
+            config.read_batching,
+            "max_batch_size { value: 8 } allowed_batch_sizes: 4",
+            "is 4; expected 8, which is max_b",
+        ),
+        (config.read_batching, "allowed_batch_sizes: 4", "is 4; expected 1000, which is max_batch_size"),
+        (
+            config.read_batching,
+            "max_batch_size { value: 8 } max_execution_batch_size { value: 9 }",
+            "max_execution_batch_size is 9; expected 1 to 8, which is max_batch_size",
+        ),
+        (
+            config.read_batching,
+            "enable_large_batch_splitting { value: true } max_execution_batch_size { value: 8 } allowed_batch_sizes: 4",
+            "is 4; expected 8, which is max_execution_batch_size",
+        ),
         (config.read_batching, "num_batch_threads { value: 1000000 }", "num_batch_threads is 1000000; expected 1 to 1"),
         (config.read_prometheus_path, 'prometheus_config { enable: true path: "x" }', "'x'; expected one that starts"),
         (config.read_tls, "server_key: 3", "expected a SSLConfig in"),
@@ -58,12 +102,23 @@ def test_a_missing_file_is_named():
         config.read_models("/no/such")
 
 
-def test_batching_parameters_have_the_meaning_that_they_have_in_tf_serving(tmp_path):
+def test_batching_parameters_have_the_meaning_that_they_have_in_tf_serving_or_are_said_to_have_none(tmp_path, caplog):
     text = """max_batch_size { value: 16 } batch_timeout_micros { value: 5000 } max_enqueued_batches { value: 3 }
               num_batch_threads { value: 2 } allowed_batch_sizes: 4 allowed_batch_sizes: 16"""
     found = config.read_batching(written(tmp_path, text))
     assert found == BatchingOptions()._replace(rows=16, wait=0.005, queued_rows=48, threads=2)
-    assert config.read_batching(written(tmp_path, "")) == BatchingOptions()
+    assert [record.message.rpartition(": ")[2] for record in caplog.records] == ["allowed_batch_sizes"]
+    caplog.clear()
+    text = """enable_large_batch_splitting { value: true } max_execution_batch_size { value: 8 } allowed_batch_sizes: 8
+              pad_variable_length_inputs: true thread_pool_name { value: "x" }"""
+    assert config.read_batching(written(tmp_path, text)) == BatchingOptions()
+    named = set(caplog.messages[0].rpartition(": ")[2].split(", "))
+    assert named == {
+        "enable_large_batch_splitting", "max_execution_batch_size", "allowed_batch_sizes",
+        "pad_variable_length_inputs", "thread_pool_name",
+    }  # fmt: skip
+    caplog.clear()
+    assert config.read_batching(written(tmp_path, "")) == BatchingOptions() and not caplog.records
 
 
 def test_metrics_have_the_path_of_the_monitoring_config(tmp_path):

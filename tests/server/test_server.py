@@ -105,7 +105,12 @@ def folder(tmp_path_factory):
 
 def test_a_config_file_is_followed_a_full_queue_refuses_and_sigterm_answers_what_waits(started, folder, tmp_path):
     file = tmp_path / "models.config"
-    file.write_text(f'model_config_list {{ config {{ name: "half" base_path: "{folder}" }} }}')
+
+    def write(name, more=""):
+        fields = f'name: "{name}" base_path: "{folder}" model_platform: "tensorflow" {more}'
+        file.write_text(f"model_config_list {{ config {{ {fields} }} }}")
+
+    write("half")
     batching = tmp_path / "batching.config"
     batching.write_text("max_batch_size { value: 1 } max_enqueued_batches { value: 2 } num_batch_threads { value: 1 }")
     program = started(
@@ -122,7 +127,7 @@ def test_a_config_file_is_followed_a_full_queue_refuses_and_sigterm_answers_what
         file.write_text(being_written)
         time.sleep(0.5)
         assert program.get("/v1/models/half:predict", {"instances": [1.0]})[0] == 200
-    file.write_text(f'model_config_list {{ config {{ name: "other" base_path: "{folder}" }} }}')
+    write("other")
     deadline = time.monotonic() + 30
     while '"AVAILABLE"' not in program.get("/v1/models/other")[1]:
         assert time.monotonic() < deadline
@@ -130,7 +135,7 @@ def test_a_config_file_is_followed_a_full_queue_refuses_and_sigterm_answers_what
     assert program.get("/v1/models/half:predict", {"instances": [1.0]})[0] == 404
 
     label = 'model_version_policy { all {} } version_labels { key: "next" value: 2 }'
-    file.write_text(f'model_config_list {{ config {{ name: "other" base_path: "{folder}" {label} }} }}')
+    write("other", label)
     time.sleep(0.5)
     assert program.get("/v1/models/other/labels/next:predict", {"instances": [1.0]})[0] == 400
     half_plus_two(folder, 2)
@@ -253,7 +258,7 @@ def test_the_first_process_of_a_container_ends_at_sigterm_while_it_imports_tenso
             "--rest_api_port={taken}: cannot listen on 127.0.0.1",
         ),
         (["--export_dir={folder}", "--port={taken}"], 2, "--port={taken}: cannot listen on 127.0.0.1: Address already"),
-        (["--export_dir={folder}", "--grpc_socket_path={listening}"], 2, "{listening}: another server listens there"),
+        (["--export_dir={folder}", "--grpc_socket_path={long}"], 2, "bytes; expected at most 107; choose another path"),
         (["--export_dir={folder}", "--grpc_socket_path={short}"], 2, "{short}: this file is no socket; choose another"),
         (["--export_dir={folder}", "--grpc_socket_path=/no/such/x"], 2, "the folder /no/such does not exist, or may"),
         (
@@ -263,6 +268,22 @@ def test_the_first_process_of_a_container_ends_at_sigterm_while_it_imports_tenso
         ),
         (["--export_dir={folder}", "--file_system_poll_wait_seconds=nan"], 2, "=nan: expected a finite number"),
         (["--export_dir={folder}", "--tls_key=k"], 2, "--tls_key and --tls_certificate go together"),
+        (
+            ["--export_dir={folder}", "--tls_key=k", "--tls_certificate=c", "--ssl_config_file=s"],
+            2,
+            "--tls_key and --ssl_config_file: both have a key; give one of them",
+        ),
+        (["--export_dir={folder}", "--model_name=m"], 2, "--model_name goes with --model_base_path"),
+        (
+            ["--export_dir={folder}", "--noenable_batching", "--batching_parameters_file={short}"],
+            2,
+            "--noenable_batching with --batching_parameters_file, which would have no effect",
+        ),
+        (
+            ["--export_dir={folder}", "--rest_api_port=0", "--monitoring_config_file={short}"],
+            2,
+            "--monitoring_config_file with --rest_api_port=0: the metrics are on that port",
+        ),
         (["--export_dir={folder}", "--token_file={short}"], 2, "expected one token of at least 8"),
         (["--model_base_path={broken}"], 1, "default: not a SavedModel"),
     ],
@@ -272,11 +293,9 @@ def test_what_cannot_be_served_ends_the_program_with_one_line(programs, folder, 
     (tmp_path / "broken" / "1").mkdir(parents=True)
     (tmp_path / "broken" / "1" / "saved_model.pb").write_bytes(b"\xff")
     os.mkfifo(tmp_path / "pipe")
-    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket(socket.AF_UNIX) as listening:
-        names = {name: tmp_path / name for name in ("short", "broken", "pipe", "listening")}
-        listening.bind(str(names["listening"]))
-        listening.listen()
-        names |= {"folder": folder, "taken": taken.getsockname()[1]}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        names = {name: tmp_path / name for name in ("short", "broken", "pipe")}
+        names |= {"folder": folder, "taken": taken.getsockname()[1], "long": tmp_path / ("x" * 100)}
         ports = [f"--port={free_port()}", f"--rest_api_port={free_port()}"]
         done = programs("serve", *ports, *(flag.format(**names) for flag in flags))
     assert done.status == status, done.errors
