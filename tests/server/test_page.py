@@ -575,13 +575,57 @@ def test_a_phone_shows_numbers_in_one_line_all_tabs_and_no_keys(browser, server,
         assert page.tab.evaluate("document.documentElement.scrollWidth") == 360 and page.errors == []
 
 
+# Labels as the page shows them: each element's text, and the number of lines of each of its text nodes.
+LABELS = """async (names) => {
+    const { bars, breakable, element, table } = await import("/page/dom.js");
+    const strong = (name) => element("strong", {}, breakable(name));
+    const verdict = names.map((name) => element("p", { className: "verdict" }, strong(name)));
+    const rows = names.map((name) => ["a word", name, "98.2 %", "0–12"]);
+    const listed = table(["text", "label", "probability", "characters"], rows);
+    const answer = element("div", {}, verdict, bars(names.map((name) => [name, 0.5])), listed);
+    document.querySelector("#answer").replaceChildren(answer);
+    document.querySelector("#workspace").hidden = false;
+    const lines = (part) => {
+        const range = document.createRange();
+        range.selectNodeContents(part);
+        return new Set([...range.getClientRects()].map((one) => Math.round(one.top))).size;
+    };
+    const all = [...document.querySelectorAll("#answer strong, #answer .name, #answer td")];
+    return all.map((one) => [one.textContent, [...one.childNodes].filter((part) => part.data).map(lines)]);
+}"""
+
+
+def test_a_phone_breaks_names_between_their_parts(browser):
+    names = ["SearchCreativeWork", "object_location_type", "atis_flight#atis_airfare", "RateHTMLPages", "two words"]
+    context = browser.new_context(viewport={"width": 360, "height": 780})
+
+    def answer(route):
+        name = route.request.url.split("/", 3)[3].removeprefix("page/") or "index.html"
+        file = PAGE / name
+        route.fulfill(path=file) if file.exists() else route.abort()  # there is no server
+
+    with contextlib.closing(context):
+        context.route("**/*", answer)
+        tab = context.new_page()
+        tab.goto("http://127.0.0.1/")
+        shown = tab.evaluate(LABELS, names)
+        assert tab.evaluate("document.documentElement.scrollWidth") == 360
+    cells = [cell for name in names for cell in ("a word", name, "98.2 %", "0–12")]
+    assert [text for text, _ in shown] == [*names, *names, *cells]
+    assert all(lines == 1 for text, parts in shown if " " not in text for lines in parts), shown
+    assert [len(parts) for _, parts in shown[: len(names)]] == [3, 3, 4, 3, 1]
+
+
 @pytest.mark.slow
 def test_a_model_that_is_still_loading_is_waited_for_and_others_can_be_chosen(browser, tmp_path):
     half_plus_two(tmp_path / "half")
     half_plus_two(tmp_path / "late")
     (tmp_path / "late" / "1").rename(tmp_path / "1")
     file = tmp_path / "models.config"
-    models = " ".join(f'config {{ name: "{name}" base_path: "{tmp_path / name}" }}' for name in ("half", "late"))
+    models = " ".join(
+        f'config {{ name: "{name}" base_path: "{tmp_path / name}" model_platform: "tensorflow" }}'
+        for name in ("half", "late")
+    )
     file.write_text(f"model_config_list {{ {models} }}")
     server = Program(f"--model_config_file={file}", "--file_system_poll_wait_seconds=0.1", "--noaccess_log")
     context = browser.new_context(locale="en-US")

@@ -1,6 +1,6 @@
 /** Attention: all heads as pictures, one layer as lines between tokens, and what masking a token changes. */
 
-import { bars, button, element, failed, hint, percent, select } from "./dom.js";
+import { bars, breakable, button, element, failed, hint, percent, select } from "./dom.js";
 import { t } from "./i18n.js";
 import { shown } from "./tokens.js";
 
@@ -315,11 +315,13 @@ const quoted = (token) => `“${shown(token)}”`;
 /** The answers before and after a token was hidden. */
 function changes(rows, token, mask, position) {
   const cell = (value) => {
-    if (typeof value !== "number") return element("td", {}, value ?? "–");
+    if (typeof value !== "number") return element("td", {}, breakable(value ?? "–"));
     return element("td", { className: "share", "--share": value }, percent(value));
   };
   const heading = ["", t("before"), t("after")].map((name) => element("th", { scope: "col" }, name));
-  const body = rows.map(([name, ...both]) => element("tr", {}, element("th", { scope: "row" }, name), both.map(cell)));
+  const body = rows.map(([name, ...both]) =>
+    element("tr", {}, element("th", { scope: "row" }, breakable(name)), both.map(cell)),
+  );
   return [
     element("h3", {}, t("masked", { token, mask, position })),
     rows.length

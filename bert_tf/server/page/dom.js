@@ -19,6 +19,15 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
+// Names such as SearchCreativeWork, object_location-type or atis_flight#atis_airfare.
+const PARTS = /(?<=[_/:#+&]|\p{L}\.)(?=[\p{L}\p{N}])|(?<=\p{Ll})(?=\p{Lu})|(?<=\p{Lu})(?=\p{Lu}\p{Ll})/u;
+
+/** A name as nodes, which a narrow page may break between its parts. */
+export const breakable = (name) =>
+  String(name)
+    .split(PARTS)
+    .flatMap((part, index) => (index ? [element("wbr"), part] : [part]));
+
 /** A button; its other properties are as for `element`. */
 export const button = (text, onclick, properties = {}) =>
   element("button", { type: "button", onclick, ...properties }, text);
@@ -39,7 +48,7 @@ export const pretty = (value) => JSON.stringify(value, null, 1).replace(/\n\s*(?
 export function bars(rows, { show = percent, pick = null, limit = 10, more = "" } = {}) {
   const row = ([name, share, className = ""], index) => {
     const cells = [
-      element("span", { className: "name" }, name),
+      element("span", { className: "name" }, breakable(name)),
       element("span", { className: "bar", "aria-hidden": "true", "--share": Math.max(0, Math.min(1, share)) }),
       element("span", { className: "number" }, show(share)),
     ];
@@ -80,7 +89,9 @@ export function table(names, rows) {
           element(
             "tr",
             {},
-            row.map((cell) => element("td", { className: /^[-–\d., %]+$/.test(cell) ? "number" : "" }, cell)),
+            row.map((cell) =>
+              element("td", { className: /^[-–\d., %]+$/.test(cell) ? "number" : "" }, breakable(cell)),
+            ),
           ),
         ),
       ),

@@ -1,6 +1,6 @@
 /** What each kind of model takes, and how its answers are shown. */
 
-import { bars, characters, element, hint, percent, pretty, table } from "./dom.js";
+import { bars, breakable, characters, element, hint, percent, pretty, table } from "./dom.js";
 import { t } from "./i18n.js";
 import { shown } from "./tokens.js";
 
@@ -215,7 +215,7 @@ const verdict = (text, note) =>
   element(
     "p",
     { className: "verdict" },
-    element("strong", {}, text),
+    element("strong", {}, breakable(text)),
     note && element("span", { className: "hint" }, ` ${note}`),
   );
 
