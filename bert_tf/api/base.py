@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
@@ -31,13 +30,13 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import ExampleData, FinetuneConfig, TaskDistillation, to_dict
 from bert_tf.config.values import fitting, shown, unknown_field
 from bert_tf.errors import BertTfError, ConfigError, DataError
-from bert_tf.files import check_output, text_path, write_json
+from bert_tf.files import check_output, temporary_directory, text_path, write_json
 from bert_tf.inference import portable, session
 from bert_tf.inference.portable import ExportedFile
 from bert_tf.inference.saved_model import Exported, export_run
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.formats import FORMATS
-from bert_tf.inputs.datasets.sources import Data, InMemory
+from bert_tf.inputs.datasets.sources import ROLES, Data, InMemory
 from bert_tf.inputs.datasets.text_files import whole
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.report.file_reporter import FileReporter
@@ -145,7 +144,7 @@ class Model(abc.ABC, Generic[_Task]):
         if attention and format != "saved_model":
             raise ConfigError(f"attention adds a signature to a SavedModel, and format is {format!r}; leave one out")
         # An export computes in float32 on the CPU, whatever this model does.
-        with tempfile.TemporaryDirectory() as saved:
+        with temporary_directory() as saved:
             self.save(saved)
             if format != "saved_model":
                 return portable.export_run(saved, text_path(path), format, check=check, optimize=optimize)
@@ -271,13 +270,16 @@ class FineTuned(Model[FineTuningTask]):
             examples = sum(len(one) for role, one in given.items() if role != "validation")
             settings.log_every = min(settings.log_every, math.ceil(examples / settings.batch_size))
         data = self._data(given["train"])
+        if isinstance(given["train"], Data):  # the programs then find the same files
+            read = {role: one.name(role) for role, one in given.items() if role in ROLES and isinstance(one, Data)}
+            data = dataclasses.replace(data, **read)
         labelled = [one for role, one in given.items() if role != TEXTS]
         values = [self._data(one) for one in labelled if not isinstance(one, Data)]
         if any(one != values[0] for one in values):
             raise DataError(f"x and validation x differ; expected {self._inputs} in both")
         config = FinetuneConfig(self._config, data, settings, distillation=distillation)
         with (
-            tempfile.TemporaryDirectory() if directory is None else contextlib.nullcontext(directory) as folder,
+            temporary_directory() if directory is None else contextlib.nullcontext(directory) as folder,
             forgetting_custom_gradients(),
             remedy("choose another directory, or remove this one"),
             contextlib.nullcontext() if verbose else quiet.silence(),

@@ -23,7 +23,7 @@ from bert_tf.inference.embedder import Embedder, open_embedder
 from bert_tf.inference.extraction import extract
 from bert_tf.inference.portable import ExportedFile, export_embedder
 from bert_tf.inference.saved_model import Exported, export, on_cpu
-from bert_tf.inputs.datasets.examples import TaggedExample
+from bert_tf.inputs.datasets.examples import Cell, TaggedExample
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.codec import check_finite
 from bert_tf.tasks.intent_and_slots import IntentAndSlots as IntentAndSlotsTask
@@ -118,6 +118,8 @@ class MultiLabelClassifier(_TextModel):
             self._config = before
 
     def _gold(self, label: Any, line: Json, location: str) -> Json:
+        if isinstance(label, Cell):  # from a table that `bert_tf.read` has read
+            return {"label": label}
         if not isinstance(label, list | tuple | set | frozenset) or not all(isinstance(one, str) for one in label):
             raise DataError(
                 f"{location} is {shown(label)}; expected a list of strings, or all labels as a NumPy matrix of 0 and 1"
@@ -190,6 +192,8 @@ class TokenClassifier(FineTuned):
         if not isinstance(label, list | tuple):
             unit, parts = ("character", line["text"]) if "text" in line else ("word", line["words"])
             raise DataError(f"{location} is {shown(label)}; expected {len(parts)} tags, one per {unit}")
+        if any(isinstance(tag, list | tuple) for tag in label):
+            raise DataError(f"{location} is {shown(label)}; expected tags: IntentAndSlots has intents beside them")
         return {"tags": list(label)}
 
     def _format_of(self, lines: Lines) -> ExampleData:

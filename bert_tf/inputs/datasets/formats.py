@@ -38,18 +38,26 @@ SIMILARITY = Scale(0.0, 5.0)
 _TWO_WAY = ("entailment", "not_entailment")
 _PAIR = ("sentence1", "sentence2")
 _SPLITS = ("train.tsv", "dev.tsv", "test.tsv")
+_TABLES = ("{}.tsv", "{}.csv", "{}.txt", "{}.jsonl")
 _CLINC150 = Layout(("text",), "intent", columns=("text", "intent"))
 _SWAG_TEXTS = ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3")
+# Names of the splits for training, validation and test.
+SPLITS = (("train", "training"), ("dev", "valid", "validation", "val", "heldout", "eval"), ("test",))
 _SWAG = (Layout(_SWAG_TEXTS, "label"), Layout(_SWAG_TEXTS))
 
 
 class File(NamedTuple):
-    """A file to read; for TFDS, `path` is the name of the set and `part` the split."""
+    """A file to read; for TFDS, `path` is the name of the set and `part` the split.
+
+    Attributes:
+        labelled: whether a table must have the column of the labels.
+    """
 
     path: str
     part: str
     data: ExampleData
     read_report: ReadReport
+    labelled: bool = False
 
 
 class Format(NamedTuple):
@@ -63,6 +71,7 @@ class Format(NamedTuple):
         example: class of the examples.
         files: split -> possible names of its file, for formats whose `parts` are no file names.
         folder: subfolder in which the files may be, too.
+        others: other names of the files, with {} for one of `SPLITS`; of formats for users' own files.
         broken_rows: whether rows with a wrong number of columns are skipped and counted, instead of an error.
         labels_in: maps the path of the training file to the labels, if they depend on it.
         settings: fields of ExampleData that select columns; the format defines the other columns.
@@ -77,6 +86,7 @@ class Format(NamedTuple):
     example: type = TextExample
     files: Mapping[str, tuple[str, ...]] = types.MappingProxyType({})
     folder: str = ""
+    others: tuple[str, ...] = ()
     broken_rows: bool = False
     labels_in: Callable[[str], Labels] | None = None
     settings: tuple[str, ...] = ()
@@ -174,7 +184,8 @@ FORMATS: dict[str, Format] = {
     # Users' own tables: the config names the columns.
     "table": Format(
         _SPLITS,
-        read=lambda file: read_texts(file.path, texts_of(file.data), file.data.label),
+        read=lambda file: read_texts(file.path, texts_of(file.data), file.data.label, labelled=file.labelled),
+        others=_TABLES,
         settings=("text", "second_text", "label"),
     ),
     "sst": Format(_SPLITS, (Layout(("sentence",), "label", columns=("sentence", "label")),), BINARY),
@@ -267,22 +278,26 @@ FORMATS: dict[str, Format] = {
         ("train.txt", "valid.txt", "test.txt"),
         read=lambda file: read_conll(file.path, file.data.column or "-1"),
         example=TaggedExample,
+        others=("{}.txt", "{}.conll", "{}.tsv", "{}.jsonl"),
         settings=("column",),
     ),
     # Naver's Korean named entities as github.com/monologg/KoBERT-NER publishes them.
-    "tagged_lines": Format(_SPLITS, read=lambda file: read_sentences(file.path), example=TaggedExample),
+    "tagged_lines": Format(_SPLITS, read=lambda file: read_sentences(file.path), example=TaggedExample, others=_TABLES),
     "conllu": Format(
         ("train.conllu", "dev.conllu", "test.conllu"),
         read=lambda file: read_conllu(file.path, file.data.column or "upos"),
         example=TaggedExample,
+        others=("{}.conllu",),
         settings=("column",),
     ),
-    # SNIPS as github.com/MiuLab/SlotGated-SLU publishes it (Goo et al., 2018), and ATIS in the same files.
+    # SNIPS as github.com/MiuLab/SlotGated-SLU publishes it (Goo et al., 2018), and ATIS in the same files; JointBERT
+    # (github.com/monologg/JointBERT) has "dev" for "valid".
     "snips": Format(
         ("train", "valid", "test"),
         read=lambda file: read_intents(file.path),
         example=TaggedExample,
         files={part: (os.path.join(part, "seq.in"),) for part in ("train", "valid", "test")},
+        others=(os.path.join("{}", "seq.in"), "{}.jsonl"),
     ),
     "squad": _squad("train-v1.1.json", "dev-v1.1.json"),
     "squad2": _squad("train-v2.0.json", "dev-v2.0.json", unanswerable=True),
@@ -301,6 +316,7 @@ FORMATS: dict[str, Format] = {
         ("train.jsonl", "dev.jsonl", "test.jsonl"),
         read=lambda file: read_choices(file.path),
         example=ChoiceExample,
+        others=("{}.jsonl",),
     ),
 }
 # The tasks of GLUE and its diagnostic set, by the names of TFDS.

@@ -26,24 +26,33 @@ Lines: TypeAlias = "str | Iterable[tuple[str, Any]]"  # the path of a file, or (
 _TEXT: Any = str | float  # a number is read as text
 
 
-def read_text_lines(lines: Lines, texts: tuple[str, ...], label: str) -> Iterator[TextExample]:
+def read_text_lines(
+    lines: Lines, texts: tuple[str, ...], label: str, *, labelled: bool = False
+) -> Iterator[TextExample]:
     """Reads texts or pairs.
 
     Args:
         lines: the file or its objects.
         texts: names of the one or two fields with the texts.
         label: name of the field with the label, or a list of labels; may be missing.
+        labelled: whether at least one object must have this field.
     """
+    fields: dict[str, None] = {}
 
     def example(record: Any, location: str) -> TextExample:
         values = tuple(str(field(record, text, _TEXT, location)) for text in texts)
+        if labelled and label not in fields:
+            fields.update(dict.fromkeys(record))
         given = record.get(label)
         if isinstance(given, list):
             return TextExample("", values, tuple(map(whole, checked(given, list[_TEXT], location, label))), location)
         found = None if given is None else whole(checked(given, _TEXT, location, label))
         return TextExample("", values, found, location)
 
-    return _read(lines, example)
+    yield from _read(lines, example)
+    if labelled and label not in fields:
+        known = ", ".join(map(repr, list(fields)[:20]))
+        raise DataError(f"{lines}: no field {label!r} with the labels in any line; the fields are {known}")
 
 
 def read_tagged_lines(lines: Lines, text: str = "text") -> Iterator[TaggedExample]:

@@ -2,118 +2,26 @@
 
 import abc
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from bert_tf.config import ExampleData
+from bert_tf.config.values import fitting
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import here_or_bundled, text_path
-from bert_tf.inputs.datasets import json_lines, tfds_sets
-from bert_tf.inputs.datasets.examples import (
-    ChoiceExample,
-    Labels,
-    QuestionExample,
-    ReadReport,
-    TaggedExample,
-    TextExample,
-    is_blank,
-    is_whole,
-)
-from bert_tf.inputs.datasets.formats import FORMATS, File, texts_of
+from bert_tf.inputs.datasets import tfds_sets
+from bert_tf.inputs.datasets.examples import Labels, ReadReport, TextExample, is_whole
+from bert_tf.inputs.datasets.formats import FORMATS, SPLITS, File
+from bert_tf.inputs.datasets.kinds import KINDS, Kind
 from bert_tf.inputs.datasets.text_files import STDIN
 from bert_tf.inputs.identity import digest, file_identity
 from bert_tf.types import StrPath
 
 TFDS = "tfds:"
-EMPTY = "skipped: empty text"
 # Uses of examples, each a field of ExampleData.
 ROLES = ("train", "validation", "test")
 # Number of a folder's files that an error lists.
 _LISTED = 8
-
-
-class Kind(NamedTuple):
-    """Readers and checks for one class of examples, independent of the task and the format.
-
-    Attributes:
-        gold: name of the attribute with the label; it is None in a test set.
-        skip_reason: maps a labelled example to the reason why it is useless for training and evaluation, or to None.
-        lines: reader of JSON lines, or of such objects in memory.
-        tfds: reader of TFDS.
-        values: maps an example to its input and its label as the Python API takes them.
-    """
-
-    gold: str
-    skip_reason: Callable[[Any], str | None]
-    lines: Callable[[json_lines.Lines, File], Iterator[Any]]
-    tfds: Callable[[File], Iterator[Any]]
-    values: Callable[[Any], tuple[Any, Any]]
-
-
-def _unanswerable(file: File) -> bool:
-    return FORMATS[file.data.format].unanswerable
-
-
-def _question_skip_reason(example: QuestionExample) -> str | None:
-    if is_blank(example.question, example.context):
-        return EMPTY
-    if example.answers and is_blank(*(answer.text for answer in example.answers)):
-        return "skipped: question whose answers are all empty"
-    return None
-
-
-def _text_values(example: TextExample) -> tuple[Any, Any]:
-    return example.texts if len(example.texts) > 1 else example.texts[0], example.label
-
-
-def _tagged_values(example: TaggedExample) -> tuple[Any, Any]:
-    units = None if example.words == tuple(example.text) else example.words
-    return list(units) if units else example.text, None if example.tags is None else list(example.tags)
-
-
-def _question_values(example: QuestionExample) -> tuple[Any, Any]:
-    texts = [answer.text for answer in example.answers or ()]
-    # -1: at no offset, also where one occurrence of several is the first word.
-    starts = [-1 if answer.start is None else answer.start for answer in example.answers or ()]
-    return (example.question, example.context), {"text": texts, "answer_start": starts} if texts else None
-
-
-def _choice_values(example: ChoiceExample) -> tuple[Any, Any]:
-    return (example.context, example.question, list(example.choices)), example.label
-
-
-KINDS: dict[type, Kind] = {
-    TextExample: Kind(
-        "label",
-        lambda example: EMPTY if is_blank(*example.texts) else None,
-        lambda lines, file: json_lines.read_text_lines(lines, texts_of(file.data), file.data.label),
-        lambda file: tfds_sets.read_tfds_texts(file.path, file.part, texts_of(file.data), file.data.label),
-        _text_values,
-    ),
-    TaggedExample: Kind(
-        "tags",
-        lambda example: EMPTY if is_blank(example.text) else None,
-        lambda lines, file: json_lines.read_tagged_lines(lines),
-        lambda file: tfds_sets.read_tfds_tags(file.path, file.part, file.data.column or "ner"),
-        _tagged_values,
-    ),
-    QuestionExample: Kind(
-        "answers",
-        _question_skip_reason,
-        lambda lines, file: json_lines.read_questions(lines, file.read_report, unanswerable=_unanswerable(file)),
-        lambda file: tfds_sets.read_tfds_questions(
-            file.path, file.part, file.read_report, unanswerable=_unanswerable(file)
-        ),
-        _question_values,
-    ),
-    ChoiceExample: Kind(
-        "label",
-        lambda example: EMPTY if is_blank(example.context + example.question, *example.choices) else None,
-        lambda lines, file: json_lines.read_choices(lines),
-        lambda file: tfds_sets.read_tfds_choices(file.path, file.part),
-        _choice_values,
-    ),
-}
 
 
 def metrics_of(data: ExampleData) -> str:
@@ -126,6 +34,11 @@ def metrics_of(data: ExampleData) -> str:
 
 def _is_lines(path: str) -> bool:
     return path == STDIN or path.lower().endswith(".jsonl")
+
+
+def _is_no_folder(path: str) -> bool:
+    """Whether there is a file, or what is refused when it is opened, such as a pipe."""
+    return os.path.exists(path) and not os.path.isdir(path)
 
 
 class Examples(abc.ABC):
@@ -152,8 +65,8 @@ class Examples(abc.ABC):
         """The classes in their order, or a Scale; None if only the examples have them."""
 
     @abc.abstractmethod
-    def _read(self, read_report: ReadReport, role: str) -> Iterator[Any]:
-        """Streams all examples of a role."""
+    def _read(self, read_report: ReadReport, role: str, labelled: bool) -> Iterator[Any]:
+        """Streams all examples of a role; `labelled` as for `examples`."""
 
     def examples(
         self, read_report: ReadReport, role: str, *, labelled: bool = True, usable: bool = False
@@ -171,7 +84,7 @@ class Examples(abc.ABC):
             Examples of the task's class.
         """
         gold = self._kind.gold
-        for example in self._read(read_report, role):
+        for example in self._read(read_report, role, labelled):
             if labelled and getattr(example, gold) is None:
                 what = f"no {gold}, which training and evaluation need"
                 raise DataError(f"{example.location}: {what}; {self._add_label.format(gold)}")
@@ -189,6 +102,7 @@ class Source(Examples):
         path: --data_dir: a folder, a single file, or "-" for JSON lines on standard input; "" for data from TFDS. A
             single file takes precedence over the file names and the source in `data`.
         example: the task's class of examples, such as TextExample.
+        labelled: whether a table must have the column of the labels even where examples need none.
 
     Attributes:
         data: as given.
@@ -196,8 +110,8 @@ class Source(Examples):
 
     roles = ROLES[:2]
 
-    def __init__(self, data: ExampleData, path: str, example: type) -> None:
-        self.data, self._example, self._kind = data.check(), example, KINDS[example]
+    def __init__(self, data: ExampleData, path: str, example: type, *, labelled: bool = False) -> None:
+        self.data, self._example, self._kind, self._labelled = data.check(), example, KINDS[example], labelled
         if data.source and not data.source.startswith(TFDS):
             raise ConfigError(f"data.source is {data.source!r}; expected tfds:NAME, or nothing for files of --data_dir")
         if data.format not in FORMATS:
@@ -240,14 +154,19 @@ class Source(Examples):
     def where(self, role: str) -> str:
         """Returns the path of a part's file, or "tfds:NAME:SPLIT"."""
         if self._file:
+            self._check_split(role)
             return self._file
         part = self.part(role)
         if self._set:
             return f"{self.data.source}:{part}"
+        found = self._found(role)
+        if len(found) > 1:
+            names = " and ".join(os.path.relpath(path, self._folder) for path in found)
+            remedy = f"set data.{role} to one of them" if role in ROLES else "name one of them"
+            raise DataError(f"{self._folder} has {names}; {remedy}, or pass the file itself")
+        if found:
+            return found[0]
         paths = self._format.paths(self._folder, part)
-        path = next(filter(os.path.exists, paths), None)
-        if path:
-            return path
         files = sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file())
         listed = ", ".join(files[:_LISTED]) + (f" and {len(files) - _LISTED} more" if len(files) > _LISTED else "")
         if self._format.labels_in:  # all parts are in a single file
@@ -259,12 +178,36 @@ class Source(Examples):
         others = "".join(f", nor {os.path.relpath(path, self._folder)}" for path in paths[1:])
         raise DataError(f"{paths[0]}: no such file{others}; {self._folder} has {listed or 'no files'}; {remedy}")
 
+    def _check_split(self, role: str) -> None:
+        """Refuses a split of a single file, which is none of its names: it would be ignored."""
+        own = () if self._file == STDIN else (os.path.basename(self._file), *self._format.files)
+        if role not in (*ROLES, *own):
+            raise ConfigError(
+                f"the split is {role!r}, but {self._file} is one file; name a folder, or one of {', '.join(ROLES)}"
+            )
+
+    def _found(self, role: str) -> list[str]:
+        """The file of a part in the folder: that of the format, or else those with another usual name."""
+        part = self.part(role)
+        is_usual = role in ROLES and not getattr(self.data, role)
+        stems = SPLITS[ROLES.index(role)] if is_usual else (part,)
+        others = [os.path.join(self._folder, name.format(stem)) for stem in stems for name in self._format.others]
+        own = next((path for path in self._format.paths(self._folder, part) if _is_no_folder(path)), None)
+        return [own] if own else list(filter(_is_no_folder, others))
+
+    def name(self, role: str) -> str:
+        """The value of a field of ExampleData that finds a part again: its file in the folder, or its split."""
+        if self._set or self._format.labels_in:
+            return self.part(role)
+        if self._file:
+            return os.path.basename(self._file)
+        return os.path.relpath(self.where(role), self._folder)
+
     def files(self, role: str) -> list[str]:
         """Returns the paths of the files of all parts, and of another one; none for TFDS and standard input."""
         if self._set or self._file:
             return [] if self._set or self._file == STDIN else [self._file]
-        parts = dict.fromkeys(map(self.part, (*ROLES, role)))
-        return [path for part in parts for path in self._format.paths(self._folder, part) if os.path.exists(path)]
+        return [*dict.fromkeys(path for one in (*ROLES, role) for path in self._found(one))]
 
     def identity(self, role: str) -> str:
         """Returns a fingerprint of the examples: a digest of the file and, if needed, its split; for TFDS the name."""
@@ -282,8 +225,8 @@ class Source(Examples):
             return tfds_sets.tfds_labels(self._set, self.data.label) if self._example is TextExample else None
         return self._format.labels_in(self.where("train")) if self._format.labels_in else self._format.labels or None
 
-    def _read(self, read_report: ReadReport, role: str) -> Iterator[Any]:
-        file = File(self._set or self.where(role), self.part(role), self.data, read_report)
+    def _read(self, read_report: ReadReport, role: str, labelled: bool) -> Iterator[Any]:
+        file = File(self._set or self.where(role), self.part(role), self.data, read_report, labelled or self._labelled)
         if self._set:
             return self._kind.tfds(file)
         if _is_lines(file.path):
@@ -313,6 +256,7 @@ class Data:
 
     def __init__(self, source: Source, split: str) -> None:
         self.format, self.where, self.labels = source.data, source.where(split), source.labels()
+        self._split, self._name = split, source.name(split)
         self.read_report = ReadReport()
         self.examples = list(source.examples(self.read_report, split, labelled=False))
 
@@ -321,6 +265,13 @@ class Data:
 
     def __repr__(self) -> str:
         return f"<{len(self)} examples of {self.where}>"
+
+    def name(self, role: str) -> str:
+        """The value for a role in `format` that finds this file again in its folder; "" if that is the usual one."""
+        form = FORMATS[self.format.format]
+        usual = form.parts[ROLES.index(role)]
+        is_usual = self._split == role or self._name in form.files.get(usual, (usual,))
+        return "" if is_usual else self._name
 
     @property
     def x(self) -> list[Any]:
@@ -341,7 +292,7 @@ def read(
     *,
     text: str = "sentence",
     second_text: str = "",
-    label: str = "label",
+    label: str | None = None,
     column: str = "",
 ) -> Data:
     """Reads examples from a file in any format of the programs, for the classes of the Python API.
@@ -349,10 +300,10 @@ def read(
     Args:
         format: such as "klue/ner" or "table"; a key of `inputs.datasets.formats.FORMATS`.
         path: the file, or the folder that holds the format's files.
-        split: "train", "validation" or "test", or the name of a file in the folder.
+        split: "train", "validation" or "test", or the name of a file in the folder; a single file is any of them.
         text: name of the text's column in a table.
         second_text: name of the second text's column; "" for none.
-        label: name of the label's column.
+        label: name of the label's column; None for "label", if there is one.
         column: for tagged words, the column of the tags.
 
     Examples:
@@ -360,9 +311,12 @@ def read(
         >>> len(reviews), reviews.y[:2]
         (1500, ['positive', 'negative'])
     """
-    settings = ExampleData(format=format, text=text, second_text=second_text, label=label, column=column)
+    fitting(split, str, "split")
+    labels = {} if label is None else {"label": label}
+    settings = ExampleData(format=format, text=text, second_text=second_text, column=column, **labels)
     form = FORMATS.get(settings.check().format)  # an unknown one is refused by Source
-    return Data(Source(settings, text_path(path), form.example if form else TextExample), split)
+    example = form.example if form else TextExample
+    return Data(Source(settings, text_path(path), example, labelled=label is not None), split)
 
 
 class InMemory(Examples):
@@ -374,9 +328,11 @@ class InMemory(Examples):
         given: role -> (location, object) pairs, or Data.
     """
 
-    _add_label = "give one, or leave the example out"
-
     def __init__(self, data: ExampleData, example: type, given: Mapping[str, Sequence[tuple[str, Any]] | Data]) -> None:
+        is_read = any(isinstance(one, Data) for one in given.values())
+        self._add_label = (
+            "name its column when reading, or " if is_read else "give one, or "
+        ) + "leave the example out"
         self.roles, self._data, self._kind, self._given = tuple(given), data, KINDS[example], given
 
     def where(self, role: str) -> str:
@@ -384,13 +340,13 @@ class InMemory(Examples):
         return given.where if isinstance(given, Data) else f"{role} examples"
 
     def identity(self, role: str) -> str:
-        return digest(list(self._read(ReadReport(), role)))
+        return digest(list(self._read(ReadReport(), role, False)))
 
     def labels(self) -> Labels | None:
         given = self._given[self.roles[0]]
         return given.labels if isinstance(given, Data) else None
 
-    def _read(self, read_report: ReadReport, role: str) -> Iterator[Any]:
+    def _read(self, read_report: ReadReport, role: str, labelled: bool) -> Iterator[Any]:
         given = self._given[role]
         if isinstance(given, Data):
             read_report.merge(given.read_report)

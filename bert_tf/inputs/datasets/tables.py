@@ -1,13 +1,25 @@
 """The readers of labelled texts: one for tables (TSV and CSV), one for JSON files. A `Layout` names their columns."""
 
+import contextlib
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Cell, Labels, ReadReport, Scale, TextExample
 from bert_tf.inputs.datasets.text_files import Seen, field, parts, read_csv, read_json, read_lines, read_tsv
+
+Rows: TypeAlias = Callable[..., Iterator[tuple[int, list[str]]]]  # a reader such as `read_tsv`
+
+# What separates columns. Tabs come without quotes, but if the names in the header have quotes, so do the other rows.
+_TABS: tuple[Rows, ...] = (read_tsv, functools.partial(read_csv, delimiter="\t"))
+_COMMAS: tuple[Rows, ...] = (read_csv, functools.partial(read_csv, delimiter=";"))
+_BARS: tuple[Rows, ...] = (functools.partial(read_csv, delimiter="|"),)
+_NAME_ONE = "set data.{0} (in Python, {0}) to one of these"
+# Lines, and rows in them, that show which of these it is.
+_LINES, _ROWS = 1000, 20
 
 
 class Layout(NamedTuple):
@@ -46,33 +58,66 @@ def read_table(path: str, columns: Sequence[str]) -> dict[str, list[str]]:
     return {column: [row[index] for row in rows] for index, column in enumerate(columns)}
 
 
-def read_texts(path: str, texts: Sequence[str], label: str = "") -> Iterator[TextExample]:
+def read_texts(path: str, texts: Sequence[str], label: str = "", *, labelled: bool = False) -> Iterator[TextExample]:
     """Reads some columns of a TSV or CSV file.
 
     Args:
-        path: file ending in .tsv or .csv; the contents of other files show which of them they are.
+        path: the file; its first rows show whether tabs, commas, semicolons or bars separate the columns.
         texts: names of the columns, or, if the first line has no such names, numbers from 1: all lines are rows then.
-        label: name or number of the column with the labels, which may be missing.
+        label: name or number of the column with the labels.
+        labelled: whether this column must be there.
     """
-    rows = _reader(path)
-    layouts = [Layout(tuple(texts), label), Layout(tuple(texts))]
-    if all(map(str.isdecimal, texts)):
-        first = next((fields for _, fields in rows(path) if fields), [])
-        columns = tuple(str(number) for number in range(1, len(first) + 1))
-        numbered = (layout._replace(columns=columns) for layout in layouts)
-        layouts += [layout for layout in numbered if set(layout.used) <= set(columns)]
-    return read_rows(path, layouts, rows=rows)
+    layouts = Layout(tuple(texts), label), Layout(tuple(texts))
+    readers = _readers(path)
+    starts = [(rows, start) for rows in readers if (start := _start(rows, path))]
+    named = ((rows, layout) for layout in layouts for rows, start in starts if not layout.missing(start[0]))
+    for rows, layout in itertools.chain(named, _numbered(layouts, starts)):
+        if labelled and not layout.label:
+            first = layout.columns or next(tuple(start[0]) for one, start in starts if one is rows)
+            raise DataError(
+                f"{path}: no column {label!r} with the labels; the columns are {_shown(first)}; "
+                f"{_NAME_ONE.format('label')}, or use predict"
+            )
+        return read_rows(path, [layout], rows=rows)
+    # What is wrong with it is said about the most columns, or, if not a row can be read, by the reader.
+    widest = max(starts, key=lambda one: len(one[1][0]), default=(readers[0], []))
+    return read_rows(path, layouts, rows=widest[0], remedy=f"; {_NAME_ONE.format('text')}")
 
 
-def _reader(path: str) -> Callable[[str], Iterator[tuple[int, list[str]]]]:
-    """The reader of a table: by the name of the file or else by its first line, with tabs or with commas."""
+def _readers(path: str) -> tuple[Rows, ...]:
+    """The possible readers of a table, that of its ending first."""
     ending = os.path.splitext(path)[1].lower()
-    if ending in (".tsv", ".csv"):
-        return read_csv if ending == ".csv" else read_tsv
-    number, first = next(((number, text) for number, text in read_lines(path) if text), (0, ""))
-    if first.lstrip().startswith(("{", "[")):
-        raise DataError(f"{path}:{number}: JSON, expected a table; JSON lines are read if the name ends in .jsonl")
-    return read_csv if "," in first and "\t" not in first else read_tsv
+    if ending == ".csv":
+        return (*_COMMAS, *_TABS, *_BARS)
+    if ending != ".tsv":
+        number, first = next(((number, text) for number, text in read_lines(path) if text), (0, ""))
+        if first.lstrip().startswith(("{", "[")):
+            raise DataError(f"{path}:{number}: JSON, expected a table; JSON lines are read if the name ends in .jsonl")
+    return (*_TABS, *_COMMAS, *_BARS)
+
+
+def _start(rows: Rows, path: str) -> list[list[str]]:
+    """The first rows that a reader finds."""
+    found: list[list[str]] = []
+    with contextlib.suppress(DataError):  # of another reader's file; that of this one is raised when it is read
+        for _, fields in rows(path, _LINES):
+            found += [fields] if fields else []
+            if len(found) == _ROWS:
+                break
+    return found
+
+
+def _numbered(
+    layouts: Sequence[Layout], starts: Sequence[tuple[Rows, list[list[str]]]]
+) -> Iterator[tuple[Rows, Layout]]:
+    """The layouts with numbers for names, in a table without header, and the readers that find so many columns."""
+    for least, layout in itertools.product((2, 1), layouts):
+        for rows, start in starts:
+            columns = tuple(str(number) for number in range(1, len(start[0]) + 1))
+            # Tabs are hardly ever a part of a text, as all others are: these must be in each row.
+            is_table = rows is read_tsv or all(len(fields) == len(columns) for fields in start)
+            if is_table and len(columns) >= least and set(layout.used) <= set(columns):
+                yield rows, layout._replace(columns=columns)
 
 
 def read_rows(
@@ -80,7 +125,8 @@ def read_rows(
     layouts: Sequence[Layout],
     labels: Labels = (),
     read_report: ReadReport | None = None,
-    rows: Callable[[str], Iterator[tuple[int, list[str]]]] = read_tsv,
+    rows: Rows = read_tsv,
+    remedy: str = "",
 ) -> Iterator[TextExample]:
     """Reads labelled texts from a table. Empty lines are skipped, but see `_without_empty_lines`.
 
@@ -91,6 +137,7 @@ def read_rows(
         read_report: counts labelled rows with a wrong number of columns, which are skipped then; if None, they are
             errors.
         rows: reader of the file's rows.
+        remedy: end of the error for a missing column.
 
     Yields:
         TextExample; `id` is the row number from 0 if the layout has none.
@@ -102,8 +149,7 @@ def read_rows(
     layout = next((layout for layout in layouts if not layout.missing(first)), None)
     if layout is None:
         missing = " or ".join(dict.fromkeys(layout.missing(first) for layout in layouts))
-        shown = ", ".join(repr(text[:40]) for text in first[:20])
-        raise DataError(f"{path}:{number}: no {missing}; the columns are {shown}")
+        raise DataError(f"{path}:{number}: no {missing}; the columns are {_shown(first)}{remedy}")
     columns = layout.columns or first
     if layout.columns:
         lines = itertools.chain([(number, first)], lines)
@@ -125,6 +171,10 @@ def read_rows(
         yield TextExample(identity, tuple(fields[index] for index in texts), label, location)
     if row < 0:
         raise DataError(f"{path}: no rows below the header; expected at least one")
+
+
+def _shown(columns: Sequence[str]) -> str:
+    return ", ".join(repr(text[:40]) for text in columns[:20])
 
 
 def _without_empty_lines(rows: Iterator[tuple[int, list[str]]], columns: int) -> Iterator[tuple[int, list[str]]]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import itertools
 import os
 import re
 import sys
@@ -49,20 +50,31 @@ def check_file(path: str) -> None:
         raise DataError(f"{path}: the file is empty; expected at least one example")
 
 
-def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Streams (line number, fields) of a TSV file, in which quotes are text; [] for an empty line."""
-    return ((number, text.split("\t") if text else []) for number, text in read_lines(path))
+def read_tsv(path: str, lines: int | None = None) -> Iterator[tuple[int, list[str]]]:
+    """Streams (line number, fields) of a TSV file, in which quotes are text; [] for an empty line.
+
+    Args:
+        path: the file.
+        lines: number of lines to read at most; None for all.
+    """
+    read = itertools.islice(read_lines(path), lines)
+    return ((number, text.split("\t") if text else []) for number, text in read)
 
 
-def read_csv(path: str) -> Iterator[tuple[int, list[str]]]:
+def read_csv(path: str, lines: int | None = None, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Streams the rows of a CSV file. Fields may be quoted and contain line ends.
+
+    Args:
+        path, lines: as for `read_tsv`.
+        delimiter: between the fields.
 
     Yields:
         (number of the row's last line, fields; [] for an empty line).
     """
     csv.field_size_limit(2**31 - 1)
     # The reader is fed lines, so that its own count is the line number of a row's end.
-    reader = csv.reader((text + "\n" for _, text in read_lines(path)), strict=True)
+    read = (text + "\n" for _, text in itertools.islice(read_lines(path), lines))
+    reader = csv.reader(read, delimiter=delimiter, strict=True)
     try:
         for fields in reader:
             yield reader.line_num, fields

@@ -224,7 +224,7 @@ def compress(
     predictions.check(task, split.examples)
     timed = split.examples
     if texts:
-        timed = list(Source(task.data, texts, task.example).examples(ReadReport(), "", labelled=False))
+        timed = list(Source(task.data, texts, task.example).examples(ReadReport(), "test", labelled=False))
         if not timed:
             raise DataError(f"{texts}: no examples; expected at least one text to measure the speed with")
     job = Job(model_dir, data_dir, task, source, strategy, reporter)

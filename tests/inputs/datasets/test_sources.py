@@ -9,6 +9,7 @@ from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets import sources
 from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, ReadReport, TaggedExample, TextExample
+from bert_tf.inputs.datasets.formats import FORMATS
 from bert_tf.inputs.datasets.sources import Source
 from tests.errors import raises
 
@@ -214,8 +215,15 @@ VALUES = {
     "text": ("table", "a.tsv", "sentence\tlabel\na b\tgood\nc\tbad\n", ["a b", "c"], ["good", "bad"]),
     "pairs": ("korsts", "a.tsv", "sentence1\tsentence2\tscore\na\tb\t2.5\n", [("a", "b")], [2.5]),
     "without labels": ("table", "a.jsonl", '{"sentence": "a"}\n', ["a"], [None]),
-    "words": ("conll", "a.txt", "a O\nb B-X\n\nc O\n", [["a", "b"], "c"], [["O", "B-X"], ["O"]]),
+    "words": ("conll", "a.txt", "a O\nb B-X\n\nc O\n", [["a", "b"], ["c"]], [["O", "B-X"], ["O"]]),
     "characters": ("klue/ner", "a.tsv", "## 0\ta b\na\tO\n \tO\nb\tB-X\n\n", ["a b"], [["O", "O", "B-X"]]),
+    "intents": (
+        "snips",
+        "a.jsonl",
+        '{"words": ["a", "b"], "tags": ["O", "B-X"], "label": "play"}\n',
+        [["a", "b"]],
+        [("play", ["O", "B-X"])],
+    ),
     "a text alone": ("conll", "a.jsonl", '{"text": "a b"}\n', ["a b"], [None]),
     "questions": (
         "squad2",
@@ -240,6 +248,67 @@ def test_read_gives_inputs_and_labels_in_plain_python(write, case):
     data = sources.read(form, write(file, content))
     assert (data.x, data.y, len(data)) == (x, y, len(x))
     assert data.format.format == form and data.where.endswith(file)
+
+
+def test_a_label_that_is_asked_for_must_be_there(write):
+    """As a text must be; the usual one may be missing, in texts to predict."""
+    shown = "no column 'nosuch' with the labels; the columns are 'text', 'toxic'"
+    table, rows = write("a.csv", "text,toxic\na,0\n"), write("a.jsonl", lines({"text": "a", "toxic": 0}))
+    for path, message in ((table, shown), (rows, "no field 'nosuch' with the labels in any line; the fields are")):
+        with raises(DataError, path, message):
+            sources.read("table", path, text="text", label="nosuch")
+        assert sources.read("table", path, text="text").y == [None]
+        assert sources.read("table", path, text="text", label="toxic").y == [0]
+    with raises(DataError, "no column 'label' with the labels", "'text', 'toxic'", "data.label", "predict"):
+        list(Source(ExampleData(text="text"), table, TextExample).examples(ReadReport(), "train"))
+    with raises(DataError, "no column '3' with the labels; the columns are '1', '2'"):
+        sources.read("table", write("b.tsv", "a\tx\n"), text="1", label="3")
+
+
+@pytest.mark.parametrize("split", ["nosuch", "dev", "", "other.tsv"])
+def test_a_split_that_a_single_file_does_not_have_is_refused(write, split):
+    path = write("a.tsv", "sentence\tlabel\na\tx\n")
+    with raises(ConfigError, f"the split is {split!r}", path, "one file"):
+        sources.read("table", path, split)
+    with raises(ConfigError, f"the split is {split!r}"):
+        Source(ExampleData(), path, TextExample).where(split)
+    assert all(len(sources.read("table", path, name)) == 1 for name in ("train", "validation", "test", "a.tsv"))
+    with raises(ConfigError, "split is 5"):
+        sources.read("table", path, 5)
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        ("table", "valid.csv"),
+        ("table", "validation.jsonl"),
+        ("table", "val.tsv"),
+        ("conll", "dev.txt"),
+        ("conll", "dev.conll"),
+        ("conllu", "valid.conllu"),
+        ("tagged_lines", "dev.txt"),
+        ("choices", "validation.jsonl"),
+        ("snips", "dev/seq.in"),
+        ("snips", "dev.jsonl"),
+    ],
+)
+def test_a_validation_set_is_found_under_its_usual_names(tmp_path, form, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("x")
+    source = Source(ExampleData(format=form), str(tmp_path), FORMATS[form].example)
+    assert source.where("validation") == str(tmp_path / name) and source.files("test") == [str(tmp_path / name)]
+    with raises(DataError, "no such file"):
+        source.where("train")
+    # The default of the format comes first, and of two others none.
+    other = tmp_path / name.replace(name.split("/")[0].split(".")[0], "eval")
+    other.parent.mkdir(exist_ok=True)
+    other.write_text("x")
+    with raises(DataError, name, os.path.relpath(other, tmp_path), "data.validation"):
+        source.where("validation")
+    usual = tmp_path / FORMATS[form].paths("", FORMATS[form].parts[1])[0]
+    usual.parent.mkdir(exist_ok=True)
+    usual.write_text("x")
+    assert source.where("validation") == str(usual)
 
 
 def test_read_finds_the_file_of_a_split_in_a_folder(write, tmp_path):

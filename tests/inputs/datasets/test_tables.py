@@ -140,7 +140,9 @@ def test_a_very_long_line_is_a_row(table):
         ("a.tsv", "text\tlabel\n", ": no rows"),
         ("a.csv", "text,label\n\n", ": no rows"),
         ("a.txt", "text\n", ":1: no column 'label'; the columns are 'text'"),
-        ("a.txt", "text;label\n", ":1: no column 'text'; the columns are 'text;label'"),
+        ("a.txt", "text:label\n", ":1: no column 'text'; the columns are 'text:label'"),
+        ("a.csv", "Text;label\na;b\n", ":1: no column 'text'; the columns are 'Text', 'label'"),
+        ("a.csv", 'text;label\n"a"b;c\n', ":2: "),
         ("a.json", '\n[{"text": "a"}]\n', ":2: JSON, expected a table; JSON lines are read if the name ends in .jsonl"),
         ("a.xlsx", b"PK\3\4" + bytes(20), ": byte 4: 0x00, so binary data, expected UTF-8 text"),
         # A single half of a surrogate pair is valid JSON, but cannot be written as UTF-8.
@@ -174,6 +176,32 @@ def test_every_row_is_an_example_and_has_no_label_without_a_label_column(table):
 def test_the_first_line_shows_what_separates_columns_if_the_name_does_not(table, name, content):
     rows = [(example.texts, example.label) for example in read_texts(table(name, content), ("text",), "label")]
     assert rows == [(('"a", b',), "x"), (("c",), "y")]
+
+
+SEPARATED = {
+    "Excel in Germany": ("a.csv", 'text;label\n"a; b";x\n"say ""c"", d";y\n', ["a; b", 'say "c", d']),
+    "tabs in .csv": ("a.csv", 'text\tlabel\n"a, b\tx\nc\ty\n', ['"a, b', "c"]),  # quotes are text, as in .tsv
+    "quoted names": ("a.tsv", '"text"\t"label"\n"a ""b"""\t"x"\n"c"\t"y"\n', ['a "b"', "c"]),
+    "commas in .tsv": ("a.tsv", 'text,label\n"a, b",x\nc,y\n', ["a, b", "c"]),
+    "bars": ("a.txt", "label|text\nx|a, b\ny|c; d\n", ["a, b", "c; d"]),
+}
+
+
+@pytest.mark.parametrize("case", SEPARATED)
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+def test_the_names_in_the_header_show_what_separates_columns(table, case, start):
+    name, content, texts = SEPARATED[case]
+    rows = list(read_texts(table(name, start + content), ("text",), "label", labelled=True))
+    assert [(row.texts[0], row.label) for row in rows] == list(zip(texts, "xy", strict=True))
+
+
+def test_semicolons_without_header_are_told_from_those_of_texts(table):
+    rows = "x;a, b\ny;c\n", "x,a; b\ny,c; d\n"
+    for content, texts in zip(rows, (["a, b", "c"], ["a; b", "c; d"]), strict=True):
+        found = list(read_texts(table("a.csv", content), ("2",), "1"))
+        assert [row.texts[0] for row in found] == texts and [row.label for row in found] == ["x", "y"]
+    lines = ["Hello, you, there", "Bye"]  # sentences without labels
+    assert [row.texts[0] for row in read_texts(table("a.txt", "\n".join(lines)), ("1",))] == lines
 
 
 @pytest.mark.parametrize("name, content", [("a.csv", 'x,1,"a, b"\ny,2,c\n'), ("a.txt", "x\t1\ta, b\ny\t2\tc\n")])
