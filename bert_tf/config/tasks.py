@@ -169,12 +169,12 @@ class TagsConfig(TaskConfig):
     Attributes:
         max_length: tokens of a window, special tokens included. Longer texts become several windows; none is cut.
         stride: tokens from the start of one window to the start of the next; 0 for half of a window.
-        scheme: the scheme of entity tags in training: "BIO", "BIOES" or "IOB1", see `metrics.entities`; "" for that of
-            the training file.
+        scheme: the scheme of entity tags in training: "BIO", "BIOES", "IOB1" or "IO", see `metrics.entities`; "" for
+            that of the training file; "none" if its tags are no entities although they look so.
     """
 
     stride: int = setting(0, at_least=0, at_most=1_000_000)
-    scheme: str = setting("", choices=("", "BIO", "BIOES", "IOB1"))
+    scheme: str = setting("", choices=("", "BIO", "BIOES", "IOB1", "IO", "none"))
 
     def check(self) -> Self:
         super().check()

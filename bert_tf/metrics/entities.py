@@ -16,8 +16,8 @@ Span: TypeAlias = tuple[int, int, str]  # start, end (exclusive), type of an ent
 Sentences: TypeAlias = Sequence[Sequence[str]]  # the tags of each sentence
 
 # BIO marks the first token of every entity with B, IOB1 (the files of CoNLL-2003) only directly after an entity of the
-# same type; BIOES also marks last and single tokens.
-SCHEMES = ("BIO", "BIOES", "IOB1")
+# same type, and IO never, so that two of one type side by side are one; BIOES also marks last and single tokens.
+SCHEMES = ("BIO", "BIOES", "IOB1", "IO")
 
 # klue_baseline/data/klue_ner.py of KLUE-benchmark/KLUE-baseline, in its order.
 KLUE_LABELS = (*(f"{prefix}-{kind}" for kind in ("PS", "LC", "OG", "DT", "TI", "QT") for prefix in "BI"), "O")
@@ -50,7 +50,7 @@ def entities(tags: Sequence[str]) -> list[Span]:
 
 
 def encode(spans: Iterable[Span], length: int, scheme: str = "BIO") -> list[str]:
-    """Returns the tags of one sentence, the inverse of `entities`.
+    """Returns the tags of one sentence, the inverse of `entities` but for IO.
 
     Args:
         spans: in order, not empty, without overlap.
@@ -68,7 +68,7 @@ def encode(spans: Iterable[Span], length: int, scheme: str = "BIO") -> list[str]
             tags[end - 1] = f"E-{kind}"
         if scheme == "BIOES" and end - start == 1:
             tags[start] = f"S-{kind}"
-        elif scheme != "IOB1" or (start, kind) == (last_end, last_kind):
+        elif scheme in ("BIO", "BIOES") or (scheme == "IOB1" and (start, kind) == (last_end, last_kind)):
             tags[start] = f"B-{kind}"
         last_end, last_kind = end, kind
     return tags

@@ -164,8 +164,14 @@ class IntentAndSlots(Tagging):
 
     def check(self, examples: list[TaggedExample], read_report: ReadReport) -> None:
         super().check(examples, read_report)
+        intents = self.state.intents
+        if examples and not any(intent_of(example) in intents for example in examples):
+            raise DataError(
+                f"{examples[0].location}: intent {intent_of(examples[0])!r}; neither this intent nor any other is one "
+                f"of the model's: {', '.join(map(repr, intents[:20]))}"
+            )
         for example in examples:
-            if intent_of(example) not in self.state.intents:
+            if intent_of(example) not in intents:
                 read_report.add(
                     f"never predicted: intent {example.label!r}, not in the training data", example.location
                 )

@@ -24,7 +24,9 @@ from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExamp
 from bert_tf.tasks.objective import Objective, SoftOutput
 from bert_tf.tasks.tagging_codec import TaggingCodec, TaggingState, words_without_pieces
 from bert_tf.tasks.tags import (
+    are_bare,
     are_entities,
+    are_numbers,
     closed,
     learned,
     look_like_entities,
@@ -43,6 +45,17 @@ RESPELT = "read as B-TYPE, I-TYPE and O: sentence with entity tags in another sp
 LOOK_LIKE_ENTITIES = (
     "scored as plain tags, without spans and F1: tags that look like entities, but in an unknown spelling; write "
     "B-TYPE, I-TYPE and O"
+)
+BARE = (
+    "read as I-TYPE and O: tags without B- and I-; two entities of one type side by side are one (if they are no "
+    "entities, set task.scheme=none)"
+)
+MAYBE_BARE = (
+    "scored as plain tags, without spans and F1: tags without B- and I-; if O is outside of entities, set "
+    "task.scheme=IO"
+)
+NUMBERS = (
+    "scored as plain tags, without spans and F1: numbers as tags; if they stand for names such as B-TYPE, write these"
 )
 # Sentences per batch when checking for words without wordpieces.
 _CHECKED = 1024
@@ -191,33 +204,42 @@ class Tagging(FineTuningTask):
         if config.reads_documents and all(example.document is None for example in examples):
             raise ConfigError("task.context is document, but the training file marks no documents; set it to sentence")
         state.unit = "characters" if any(map(adjoin, examples)) else "words"
-        if are_entities(itertools.chain.from_iterable(map(tags_of, examples))):
+        counts = collections.Counter(tag for example in examples for tag in tags_of(example))
+        scheme = ""
+        if config.scheme != "none" and are_entities(counts):
             state.written = scheme_of(map(tags_of, examples))
             scheme = config.scheme or state.written
-            # Units are wordpieces: in IOB1, two entities of one type with only a space between them would be one.
-            if state.unit == "characters" and scheme != "BIO":
-                raise ConfigError(f"the scheme {scheme} is for words, but the training file labels characters; "
-                                  "set task.scheme to BIO")  # fmt: skip
-            self.config = config = dataclasses.replace(config, scheme=scheme)
-        elif config.scheme:
+        # Most words of a text are outside of entities.
+        elif are_bare(counts) and (config.scheme or ("IO" if counts.most_common(1)[0][0] == "O" else "")) == "IO":
+            state.written = scheme = "IO"
+        elif config.scheme not in ("", "none"):
+            remedy = "set it to IO" if are_bare(counts) else "leave it out"
             raise ConfigError(f"task.scheme is {config.scheme}, but the training file has no tags of entities, "
-                              "such as B-PER; leave it out")  # fmt: skip
-        tags = collections.Counter(tag for example in examples for tag in learned(example, config.scheme))
+                              f"such as B-PER; {remedy}")  # fmt: skip
+        # Units are wordpieces: in IOB1, two entities of one type with only a space between them would be one.
+        if state.unit == "characters" and scheme not in ("", "BIO", "IO"):
+            raise ConfigError(f"the scheme {scheme} is for words, but the training file labels characters; "
+                              "set task.scheme to BIO")  # fmt: skip
+        self.config = config = dataclasses.replace(config, scheme=config.scheme if config.scheme == "none" else scheme)
+        tags = collections.Counter(tag for example in examples for tag in learned(example, scheme))
         if len(tags) < 2:
             every = f"every tag is {next(iter(tags))!r}" if tags else "there is no tag"
             raise DataError(
                 f"{examples[0].location} and all following: {every}; expected at least two: is data.column (now "
                 f"{self.data.column!r}) the column of the tags?"
             )
-        state.labels = closed(tags, config.scheme)
+        state.labels = closed(tags, scheme)
 
     def check(self, examples: list[TaggedExample], read_report: ReadReport) -> None:
         state, of_model = self.state, self.codec.scheme
-        known, scheme = set(state.labels), of_model and scheme_of(map(tags_of, examples))
+        known, bare = set(state.labels), of_model == "IO"
+        scheme = of_model and scheme_of(map(tags_of, examples), bare=bare)
         if scheme == "IOB1":  # or a scheme that requires a B where this file has none
             scheme = state.written or scheme
-        if not of_model and look_like_entities(known):
-            read_report.add(LOOK_LIKE_ENTITIES, examples[0].location)
+        if not of_model and self.config.scheme != "none":
+            signs = {LOOK_LIKE_ENTITIES: look_like_entities, NUMBERS: are_numbers, MAYBE_BARE: are_bare}
+            for reason in (reason for reason, is_one in signs.items() if is_one(known)):
+                read_report.add(reason, examples[0].location)
         if examples and not any(tag in known for example in examples for tag in learned(example, of_model)):
             raise DataError(
                 f"{examples[0].location}: neither this sentence nor any other has a tag of the model's: "
@@ -225,10 +247,10 @@ class Tagging(FineTuningTask):
             )
         for example in examples:
             written = list(tags_of(example))
-            usual = respelt(written) if scheme else written
+            usual = respelt(written, bare=bare) if scheme else written
             if usual != written:
-                read_report.add(RESPELT, example.location)
-            for tag, repaired in zip(usual, learned(example, scheme), strict=True):
+                read_report.add(BARE if bare else RESPELT, example.location)
+            for tag, repaired in zip(usual, learned(example, scheme, bare=bare), strict=True):
                 if tag != repaired:
                     read_report.add("repaired: tag of a broken entity sequence", example.location)
             for tag in learned(example, of_model):

@@ -86,9 +86,9 @@ class TaggingCodec(Codec):
     @property
     def scheme(self) -> str:
         """The scheme of the labels, one of `metrics.entities.SCHEMES`; "" if they are no entities."""
-        if (
-            not are_entities(self.state.labels) or "I" in self.state.labels
-        ):  # the I of a converted model may be of any type
+        labels = self.state.labels
+        # The I of a converted model may be of any type.
+        if self.config.scheme == "none" or not are_entities(labels) or "I" in labels:
             return ""
         return self.config.scheme or ("BIOES" if any(label[0] in "ES" for label in self.state.labels) else "BIO")
 

@@ -23,6 +23,9 @@ _SPELLINGS = (
     re.compile(r"(?P<prefix>[BIESLUMW])[-_](?P<kind>.+)", re.IGNORECASE),  # B-PER, b-per, B_PS
     re.compile(r"(?P<kind>.+)[-_](?P<prefix>[BIESLUMW])", re.IGNORECASE),  # PER-B, PER_B
 )
+# CoNLL-2012: "(PER*" begins an entity, "*" continues it or is outside, "*)" ends it, and "(PER)" is a whole one.
+_BRACKET = re.compile(r"\((?P<kind>[^()*]+)(?:\*\)?|\))")
+_CLOSED = frozenset(("*", "*)"))
 _OUTSIDE = frozenset(("O", "o", "-", "_"))
 _UNTYPED = frozenset("Ii")  # continues the entity before it
 _USUAL = ("B-", "I-", "E-", "S-")
@@ -56,16 +59,30 @@ def _respelt(tag: str) -> str:
     return f"{_PREFIXES[match['prefix'].upper()]}-{match['kind']}" if match else tag
 
 
-def respelt(tags: Iterable[str]) -> list[str]:
+def respelt(tags: Iterable[str], *, bare: bool = False) -> list[str]:
     """Entity tags of a sentence in the spelling of B-PER, I-PER and O, which models learn and answer in.
 
-    Others are PER-B, B_PER, b-per, and "-" or "_" for O; L, U, M and W of BILOU and BMEWO; and I without a type, which
-    continues the entity before it. A tag in no known spelling is returned unchanged.
+    Others are PER-B, B_PER, b-per, and "-" or "_" for O; L, U, M and W of BILOU and BMEWO; I without a type, which
+    continues the entity before it; and the brackets of CoNLL-2012. A tag in no known spelling is returned unchanged.
+
+    Args:
+        tags: of one sentence.
+        bare: whether tags are types without a prefix (the scheme IO): PER is read as I-PER.
     """
-    found, kind = [], ""
-    for tag in map(_respelt, tags):
+    found, kind, in_brackets = [], "", ""
+    for written in tags:
+        if bracket := _BRACKET.fullmatch(written):
+            tag = f"B-{bracket['kind']}"
+            in_brackets = bracket["kind"] if written.endswith("*") else ""
+        elif written in _CLOSED and (in_brackets or written == "*"):
+            tag = f"I-{in_brackets}" if in_brackets else "O"
+            in_brackets = in_brackets if written == "*" else ""
+        else:
+            tag = _respelt(written)
         if tag in _UNTYPED and kind:
             tag = f"I-{kind}"
+        if bare and tag != "O" and not tag.startswith(_USUAL):
+            tag = f"I-{tag}"
         kind = tag.partition("-")[2]
         found.append(tag)
     return found
@@ -78,14 +95,33 @@ def are_entities(tags: Iterable[str]) -> bool:
     entity tags of the usual spelling there may be invalid ones here; `learned` reports them with their location.
     """
     tags = set(tags)
+    if any(map(_BRACKET.fullmatch, tags)) and all(tag in _CLOSED or _BRACKET.fullmatch(tag) for tag in tags):
+        return True
     prefixed = {tag for tag in tags if _respelt(tag).startswith(_USUAL)}
     if tags - prefixed - _OUTSIDE - _UNTYPED:
         return "O" in tags and any(tag.startswith(_USUAL) for tag in prefixed)
     return bool(prefixed)
 
 
+def are_bare(tags: Iterable[str]) -> bool:
+    """Whether tags could be types of entities without a prefix, with O outside of them (the scheme IO).
+
+    Tags of parts of speech in which O is one of them, as Twitter's, are single letters.
+    """
+    tags = set(tags)
+    types = tags - {"O"}
+    are_types = bool(types) and all(len(tag) > 1 and not tag.isdecimal() for tag in types)
+    return "O" in tags and are_types and not look_like_entities(tags)
+
+
+def are_numbers(tags: Iterable[str]) -> bool:
+    """Whether all tags are numbers, as Hugging Face's data sets have them instead of names."""
+    return all(map(str.isdecimal, tags))
+
+
 def look_like_entities(tags: Iterable[str]) -> bool:
-    """Whether a type has tags for B and I, or at least half of the tags have a partner with I for B at either end."""
+    """Whether a type has tags for B and I, at least half of the tags have a partner with I for B at either end, or a
+    tag has brackets and stars."""
     tags = set(tags)
     known = set(map(_respelt, tags))
 
@@ -95,20 +131,23 @@ def look_like_entities(tags: Iterable[str]) -> bool:
 
     if any(tag.startswith("B-") and f"I-{tag[2:]}" in known for tag in known):
         return True
+    if any(re.fullmatch(r"\(.*\*|\*.*\)", tag) for tag in tags):  # entities in others
+        return True
     return 2 * sum(map(is_paired, tags)) >= len(tags)
 
 
-def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
+def scheme_of(sentences: Iterable[Sequence[str]], *, bare: bool = False) -> str:
     """The scheme of entity tags, even if sequences are broken.
 
     Args:
         sentences: the tags of each sentence, in any spelling.
+        bare: as for `respelt`.
 
     Returns:
         "BIOES" if there is an E or S; "IOB1" if every B is between two entities of one type; else "BIO".
     """
     scheme = "IOB1"
-    for tags in map(respelt, sentences):
+    for tags in (respelt(written, bare=bare) for written in sentences):
         if any(tag[:2] in ("E-", "S-") for tag in tags):
             return "BIOES"
         if any(tag.startswith("B-") and last[2:] != tag[2:] for last, tag in itertools.pairwise(("O", *tags))):
@@ -120,17 +159,23 @@ def closed(counts: Mapping[str, int], scheme: str) -> tuple[str, ...]:
     """The labels, the most frequent first, followed by those of the scheme that do not occur."""
     labels = sorted(counts, key=lambda tag: (-counts[tag], tag))
     kinds = dict.fromkeys(tag[2:] for tag in labels if tag != "O") if scheme else ()
-    prefixes = "BIES" if scheme == "BIOES" else "BI"
+    prefixes = {"BIOES": "BIES", "IO": "I"}.get(scheme, "BI")
     missing = (f"{prefix}-{kind}" for kind in kinds for prefix in prefixes if f"{prefix}-{kind}" not in counts)
     return (*labels, *missing)
 
 
-def learned(example: TaggedExample, scheme: str) -> list[str]:
-    """A sentence's tags as the model learns them: with broken entity sequences repaired, in the given scheme."""
+def learned(example: TaggedExample, scheme: str, *, bare: bool = False) -> list[str]:
+    """A sentence's tags as the model learns them: with broken entity sequences repaired, in the given scheme.
+
+    Args:
+        example: the sentence.
+        scheme: of the tags that are returned; "" if they are no entities.
+        bare: as for `respelt`; so are all tags that a model of the scheme IO learns from.
+    """
     if not scheme:
         return list(tags_of(example))
     # An I without type or entity before it is as if it were not there.
-    tags = ["O" if tag in _UNTYPED else tag for tag in respelt(tags_of(example))]
+    tags = ["O" if tag in _UNTYPED else tag for tag in respelt(tags_of(example), bare=bare or scheme == "IO")]
     try:
         return metrics.repair(tags, scheme)
     except DataError as error:

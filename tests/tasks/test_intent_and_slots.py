@@ -67,6 +67,14 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path, name, text, mes
         list(read_intents(path))
 
 
+def test_a_set_without_any_known_intent_is_refused(examples):
+    task, read_report = learn(examples), ReadReport()
+    task.check([examples[0]._replace(label="other"), examples[1]], read_report)
+    assert read_report.counts == {"never predicted: intent 'other', not in the training data": 1}
+    with raises(DataError, examples[0].location, "intent 'other'", "neither this intent", "'book', 'play'"):
+        task.check([example._replace(label="other") for example in examples], read_report)
+
+
 def test_texts_without_labels_are_read_for_prediction(tmp_path):
     (tmp_path / "seq.in").write_text("the good a\n")
     (one,) = read_intents(str(tmp_path / "seq.in"))
@@ -129,9 +137,6 @@ def test_metrics_are_those_of_a_classifier_of_a_tagger_and_of_whole_texts(exampl
     assert task.benchmark.error_analysis(examples, spans).intervals.keys() <= found.keys()
 
 
-def test_a_text_without_intent_is_refused_and_an_unknown_one_is_reported(examples):
+def test_a_text_without_intent_is_refused(examples):
     with raises(DataError, "seq.in:2"):
         learn([examples[0], examples[1]._replace(label=None)])
-    read_report = ReadReport()
-    learn(examples).check([examples[0]._replace(label="sing")], read_report)
-    assert list(read_report.counts) == ["never predicted: intent 'sing', not in the training data"]

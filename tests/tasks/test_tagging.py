@@ -20,7 +20,7 @@ from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample, tagged
 from bert_tf.inputs.datasets.json_lines import read_tagged_lines
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.metrics import entities as metrics
-from bert_tf.tasks.tagging import LOOK_LIKE_ENTITIES, RESPELT, Tagging, TaggingConfig
+from bert_tf.tasks.tagging import BARE, LOOK_LIKE_ENTITIES, MAYBE_BARE, NUMBERS, RESPELT, Tagging, TaggingConfig
 from bert_tf.tasks.tags import (
     are_entities,
     learned,
@@ -522,7 +522,83 @@ def test_the_labels_of_a_converted_model_are_understood_in_any_spelling(tokenize
     assert (numbered.state.labels, numbered.codec.scheme) == (["LABEL_0", "LABEL_1"], "")
 
 
-@pytest.mark.parametrize("tags", ["BPER IPER O", "B:PER I:PER OUT", "B I O", "PERB PERI O", "B_DT I_DT NNG JKB"])
+BRACKETS = [
+    ("(PER* *) * (ORG) (LOC* * *)", "B-PER I-PER O B-ORG B-LOC I-LOC I-LOC"),
+    ("* (PER*) (PER*) *", "O B-PER B-PER O"),
+    ("(PER-X* *) (A_B*", "B-PER-X I-PER-X B-A_B"),
+]
+
+
+@pytest.mark.parametrize(("written", "usual"), BRACKETS)
+def test_the_brackets_of_conll_2012_are_entities(tokenizer, written, usual):
+    train, read_report = [sentence(" ".join("abcdefg"[: len(usual.split())]), written)], ReadReport()
+    task = Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), train, None)
+    task.check(train, read_report)
+    assert (task.codec.scheme, learned(train[0], "BIO")) == ("BIO", usual.split())
+    assert task.monitor == "f1" and read_report.counts == {RESPELT: 1}
+
+
+def test_a_bracket_that_closes_nothing_is_refused(tokenizer):
+    with raises(DataError, "file:0", "'*)'"):
+        Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b", "* *)")] * 2 + [
+            sentence("a b", "(X* *)")], None)  # fmt: skip
+
+
+IO = ["O person-actor person-actor O location", "O O location person-actor O", "O O O O art"]
+
+
+def test_types_without_prefix_are_entities_if_most_words_are_outside(tokenizer):
+    train, read_report = [sentence("a b c d e", tags) for tags in IO], ReadReport()
+    task = Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), train, None)
+    task.check(train, read_report)
+    kinds = ("person-actor", "location", "art")
+    assert (task.codec.scheme, task.monitor) == ("IO", "f1") and read_report.counts == {BARE: 3}
+    assert set(task.state.labels) == {"O", *(f"I-{kind}" for kind in kinds)}
+    spans = [span for example in train for span in metrics.entities(learned(example, "IO"))]
+    assert spans == [(1, 3, kinds[0]), (4, 5, kinds[1]), (2, 3, kinds[1]), (3, 4, kinds[0]), (4, 5, kinds[2])]
+    scores = task.benchmark.official_metrics(train, [{"tags": learned(one, "IO")} for one in train])
+    assert (scores["f1"], scores["entities"]) == (1, 5)
+    # A saved model reads the same file, and one with prefixes, in which two of one type may adjoin.
+    again, other = Tagging.from_settings(task.settings(), tokenizer), ReadReport()
+    again.check([sentence("a b c", "O B-location B-location")], other)
+    assert not other.counts
+    assert again.codec.scheme == "IO" and learned(sentence("a b", "B-art B-art"), "IO") == ["I-art", "I-art"]
+
+
+def test_types_without_prefix_can_be_kept_as_plain_tags_or_named_as_entities(tokenizer):
+    train = [sentence("a b c d e", tags) for tags in IO]
+    plain = Tagging.learn(tokenizer, TaggingConfig(scheme="none"), ExampleData(), train, None)
+    assert (plain.codec.scheme, plain.monitor, len(plain.state.labels)) == ("", "accuracy", 4)
+    read_report = ReadReport()
+    plain.check(train, read_report)
+    assert not read_report.counts and Tagging.from_settings(plain.settings(), tokenizer).codec.scheme == ""
+    with_prefix = [sentence("a b", "B-X O")]
+    plain = Tagging.learn(tokenizer, TaggingConfig(scheme="none"), ExampleData(), with_prefix, None)
+    assert (plain.codec.scheme, set(plain.state.labels)) == ("", {"B-X", "O"})
+    # Few words are outside.
+    street = [sentence("a b c", "street street O"), sentence("a b", "street city")]
+    maybe, read_report = Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), street, None), ReadReport()
+    maybe.check(street, read_report)
+    assert maybe.codec.scheme == "" and read_report.locations == {MAYBE_BARE: ["file:0"]}
+    named = Tagging.learn(tokenizer, TaggingConfig(scheme="IO"), ExampleData(), street, None)
+    assert named.codec.scheme == "IO" and set(named.state.labels) == {"O", "I-street", "I-city"}
+    with raises(ConfigError, "task.scheme is BIO", "set it to IO"):
+        Tagging.learn(tokenizer, TaggingConfig(scheme="BIO"), ExampleData(), train, None)
+
+
+def test_parts_of_speech_among_which_is_o_are_no_entities(tokenizer):
+    """Tags of tweets (Gimpel et al., 2011), O for pronouns; and numbers for names, as in Hugging Face's data sets."""
+    for tags, expected in (("O V O N ,", {}), ("0 3 0 7 8", {NUMBERS: 1})):
+        train, read_report = [sentence("a b c d e", tags)], ReadReport()
+        task = Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), train, None)
+        task.check(train, read_report)
+        assert (task.codec.scheme, read_report.counts) == ("", expected)
+
+
+@pytest.mark.parametrize(
+    "tags",
+    ["(NP(PP* *) *) O", "BPER IPER O O", "BPER IPER O", "B:PER I:PER OUT", "B I O", "PERB PERI O", "B_DT I_DT NNG JKB"],
+)
 def test_tags_that_only_look_like_entities_are_reported_in_one_line(tokenizer, tags):
     train, read_report = [sentence(" ".join("abcdefgh"[: len(tags.split())]), tags)], ReadReport()
     task = Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), train, None)

@@ -11,7 +11,7 @@ The readers do not interpret tags. Broken BIO sequences are handled where spans 
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from bert_tf.errors import ConfigError, DataError
@@ -22,6 +22,11 @@ from bert_tf.inputs.datasets.text_files import Seen, identity, read_lines
 _PEEKED = 1000
 # Lines of these beginnings before a sentence give it as text, in files with tabs (github.com/kmounlp/NER).
 _COMMENTS = ("##", ";", "$")
+# Lines that give a sentence's id in SemEval's MultiCoNER, whatever separates its columns.
+_ID = re.compile(r"# id\s+(\S+)")
+_NUMBER = re.compile(r"\d+(?:[-.]\d+)?")  # of a word, also in CoNLL-U
+# Words that repeat the one before, from which on it is no coincidence if all of them do.
+_REPEATS = 3
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 _DOCUMENT = object()  # a line that starts a document
 # A line's word and tag, its sentence's id, _DOCUMENT, or None for any other line without a word.
@@ -39,6 +44,10 @@ def read_conll(path: str, column: str = "-1") -> Iterator[TaggedExample]:
         column: number of the tag column, counted from 1 (the column after the word) or, if negative, from the end. In
             CoNLL-2003, "1" is parts of speech, "2" chunks, and "-1" named entities.
 
+    Raises:
+        DataError: what should be words are numbers, or a name that each line of a sentence repeats; or the file is
+            CoNLL-U, and the tags would be its last column.
+
     Yields:
         TaggedExample; `text` has spaces between the words.
     """
@@ -48,12 +57,14 @@ def read_conll(path: str, column: str = "-1") -> Iterator[TaggedExample]:
             "word, or from the end, such as -1"
         )
     index, width = int(column), 0
-    has_tabs, numbered = _layout(path)
+    has_tabs, numbered = _layout(path, is_last=column == "-1")
 
     def parse(text: str, position: int, location: str) -> _Line:
         nonlocal width
         if text.split()[:1] == ["-DOCSTART-"]:
             return _DOCUMENT
+        if not position and (of_sentence := _ID.match(text)):
+            return of_sentence[1]
         if has_tabs and not position and "\t" not in text and text.startswith(_COMMENTS):
             return None
         fields = _fields(text)[numbered:]
@@ -164,9 +175,11 @@ def read_klue_ner(path: str) -> Iterator[TaggedExample]:
 
 
 def _advice(text: str) -> str:
-    """The end of an error for a line that other readers cannot use, if it is a comment or a word of CoNLL-U."""
-    fields = text.split("\t")
-    is_word = len(fields) == 10 and re.fullmatch(r"\d+(?:[-.]\d+)?", fields[0])
+    """The end of an error for a line that the reader cannot use, if it shows what other format the file has."""
+    fields, columns = text.split("\t"), text.split()
+    is_word = len(fields) == 10 and _NUMBER.fullmatch(fields[0])
+    if text.startswith("#begin document") or (len(columns) > 11 and columns[1].isdecimal() and columns[2].isdecimal()):
+        return "; of CoNLL-2012, write only words and tags, its columns 4 and, for names, 11"
     return "; for CoNLL-U, set data.format to conllu" if is_word or re.match(r"# \w+ = ", text) else ""
 
 
@@ -175,25 +188,49 @@ def _fields(text: str) -> list[str]:
     return text.split("\t") if "\t" in text else [part for part in text.split(" ") if part]
 
 
-def _layout(path: str) -> tuple[bool, bool]:
+def _layout(path: str, *, is_last: bool) -> tuple[bool, bool]:
     """Whether a file has tabs, and whether the first of its columns counts the words.
 
-    That column is the first of at least three, and within a sentence it rises by one or, for the parts of a word, stays
-    the same.
+    Args:
+        path: the file.
+        is_last: whether the tags are in the last column.
+
+    Raises:
+        DataError: as `read_conll`.
     """
-    lines = [text for _, text in itertools.islice(read_lines(path), _PEEKED)]
-    has_tabs, last, rises = any("\t" in text for text in lines), None, False
-    for text in lines:
-        fields = [] if has_tabs and "\t" not in text else _fields(text)
+    lines = [text for _, text in itertools.islice(read_lines(path), _PEEKED) if not _ID.match(text)]
+    has_tabs = any("\t" in text for text in lines)
+    fields = [[] if has_tabs and "\t" not in text else _fields(text) for text in lines]
+    numbered = _is_numbered(fields)
+    words = [one[numbered] if len(one) > 1 + numbered else None for one in fields]  # None between sentences
+    pairs = [(word, following) for word, following in itertools.pairwise(words) if word and following]
+    given = list(filter(None, words))
+    advice = next(filter(None, map(_advice, lines)), "; write the words into the first column")
+    if len(given) > 1 and all(map(_NUMBER.fullmatch, given)):
+        raise DataError(f"{path}: all lines begin with numbers, such as {given[0]!r}; expected words{advice}")
+    if len(pairs) >= _REPEATS and all(word == following for word, following in pairs):
+        raise DataError(f"{path}: all lines of a sentence begin with {given[0]!r}; expected words{advice}")
+    if is_last and numbered and "conllu" in advice:
+        raise DataError(f"{path}: words of CoNLL-U, whose last column has no tags{advice}")
+    return has_tabs, numbered
+
+
+def _is_numbered(lines: Sequence[Sequence[str]]) -> bool:
+    """Whether the first of at least three columns counts the words.
+
+    Within a sentence it rises by one or, for the parts of a word, stays the same.
+    """
+    last, rises = None, False
+    for fields in lines:
         if len(fields) < 3:  # between sentences
             last = None
             continue
         number = int(fields[0]) if re.fullmatch(r"[0-9]{1,9}", fields[0]) else None
         if number is None or (last is not None and number - last not in (0, 1)):
-            return has_tabs, False
+            return False
         rises |= last is not None and number > last
         last = number
-    return has_tabs, rises
+    return rises
 
 
 def _read(

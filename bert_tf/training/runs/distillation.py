@@ -121,7 +121,7 @@ class Distillation:
         if hasattr(config, "labels"):
             config = dataclasses.replace(config, labels=tuple(of_teacher["labels"]))
         if getattr(config, "scheme", None) == "":
-            config = dataclasses.replace(config, scheme=teacher.codec.scheme)
+            config = dataclasses.replace(config, scheme=teacher.codec.scheme or teacher.config.scheme)
         if not train.labelled:
             task = self._kind(tokenizer, config, data, **of_teacher)
         else:

@@ -109,15 +109,56 @@ KMOU = (
         ("1 a O\n\n1 b O\n2 c B-X\n", [("a",), ("b", "c")], [("O",), ("O", "B-X")]),
         ("0 a O\n\n1 b O\n2 c B-X\n", [("a",), ("b", "c")], [("O",), ("O", "B-X")]),  # through the whole file
         # Numbers that do not count the words, or that are the words themselves, are words.
-        ("1 CD O\n3 CD O\n", [("1", "3")], [("O", "O")]),
-        ("1 O\n2 O\n", [("1", "2")], [("O", "O")]),
-        ("1 CD O\n\n1 CD O\n", [("1",), ("1",)], [("O",), ("O",)]),
+        ("1 CD O\n3 CD O\n\n. . O\n", [("1", "3"), (".",)], [("O", "O"), ("O",)]),
+        ("1 O\n2 O\n. O\n", [("1", "2", ".")], [("O", "O", "O")]),
+        ("1 CD O\n\n1 CD O\n\na DT O\n", [("1",), ("1",), ("a",)], [("O",), ("O",), ("O",)]),
+        # MultiCoNER, whose ids have a tab that its words do not have.
+        (
+            "# id 5f-1\tdomain=en\nthe _ _ O\n# _ _ O\n\n# id 5f-2\tdomain=en\n; _ _ B-X\n",
+            [("the", "#"), (";",)],
+            [("O", "O"), ("B-X",)],
+        ),
         ("$ SYM O\n## SYM B-X\n", [("$", "##")], [("O", "B-X")]),
     ],
 )
 def test_numbers_and_texts_beside_the_words_are_not_read_as_words(write, content, words, tags):
     examples = list(read_conll(write("train.txt", content)))
     assert ([example.words for example in examples], [example.tags for example in examples]) == (words, tags)
+
+
+OTHER_LAYOUTS = {
+    "numbers with gaps": ("1 a DT O\n3 b NN O\n\n7 c NN B-X\n", ("numbers, such as '1'",)),
+    "sentences of one word": ("1 a DT O\n\n1 b NN O\n", ("numbers", "first column")),
+    "no words": ("1\tO\n2\tB-X\n", ("numbers",)),
+    "CoNLL-U": ("1\tthe\tthe\tDET\t_\t_\t2\tdet\t_\t_\n2\tcat\tcat\tNOUN\t_\t_\t0\troot\t_\tSpaceAfter=No\n",
+                ("data.format to conllu",)),
+    "CoNLL-U with contractions": (
+        "1-2\tdon't" + 8 * "\t_" + "\n1\tdo\tdo\tAUX" + 6 * "\t_" + "\n2\tn't\tnot\tPART" + 6 * "\t_" + "\n",
+        ("data.format to conllu",),
+    ),
+    "CoNLL-2012": (
+        "".join(f"bc/cnn_{document} 0 {word} w{word} NN * - - - - (PER) -\n" for document in "01" for word in range(3)
+                ).replace("bc/cnn_1 0 0", "\nbc/cnn_1 0 0"),
+        ("'bc/cnn_0'", "CoNLL-2012", "columns 4", "11"),
+    ),
+    "CoNLL-2012 as published": (
+        "#begin document (bc/cnn); part 000\nbc/cnn 0 0 w NN * - - - - (PER) -\nbc/cnn 0 1 w NN * - - - - * -\n",
+        ("CoNLL-2012",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHER_LAYOUTS)
+def test_lines_that_do_not_begin_with_words_are_refused(write, case):
+    content, parts = OTHER_LAYOUTS[case]
+    path = write("train.txt", content)
+    with raises(DataError, path, *parts):
+        list(read_conll(path))
+
+
+def test_a_column_of_conllu_may_be_named(write):
+    path = write("a.txt", OTHER_LAYOUTS["CoNLL-U"][0])
+    assert [example.tags for example in read_conll(path, "6")] == [("det", "root")]
 
 
 def test_a_sentence_per_line_is_read_with_and_without_tags(write):
