@@ -22,7 +22,7 @@ from ml_collections import config_flags
 from bert_tf import config, quiet
 from bert_tf.config import ExampleData, FinetuneConfig, PretrainConfig
 from bert_tf.config.train import INFERENCE_DTYPES
-from bert_tf.config.values import shown, unknown_field
+from bert_tf.config.values import OTHER_NAMES, shown, unknown_field
 from bert_tf.errors import BertTfError, ConfigError, one_line
 
 
@@ -36,6 +36,8 @@ def _report_interrupt(kind: type[BaseException], error: BaseException, trace: Tr
 
 _LONGEST_NAME = 100  # of a flag
 _FLAGS_AT = "--help lists the flags"
+_GPUS = "CUDA_VISIBLE_DEVICES=0 before the command chooses a GPU, and --strategy how several are used"
+_ELSEWHERE = dict.fromkeys(("gpu", "gpus", "num_gpus", "n_gpu", "device", "devices", "cuda"), _GPUS)
 
 flags.disclaim_key_flags()  # flags defined here are listed by the --help of the program that asks for them
 sys.excepthook = _report_interrupt
@@ -46,6 +48,7 @@ gc.freeze()
 atexit.register(gc.freeze)
 
 from bert_tf.files import cause, here_or_bundled, is_system_error, system_error  # noqa: E402
+from bert_tf.memory import lacking_memory  # noqa: E402
 
 
 def run(main: Callable[[list[str]], None], *, arguments: bool = False, flags_at: str = _FLAGS_AT) -> None:
@@ -68,13 +71,13 @@ def run(main: Callable[[list[str]], None], *, arguments: bool = False, flags_at:
             main(argv)
         except BertTfError as error:
             _fail(str(error), error.exit_status)
-        except MemoryError as error:
-            _fail(f"not enough memory: {error}", 1)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
         except UnicodeEncodeError as error:
             _fail(f"{error.object[:80]!a}: not UTF-8; rename the file, or correct the text", 1)
         except Exception as error:
+            if lacking := lacking_memory(error):
+                _fail(f"not enough memory ({lacking}); use a smaller model, batch or length", 1)
             if not is_system_error(error):
                 raise
             found = system_error(error)
@@ -89,6 +92,10 @@ def _parse(argv: list[str], flags_at: str = _FLAGS_AT) -> list[str]:
     # A shell replaces ~ only at the start of a word and leaves --output=~/x to the program.
     argv = [re.sub(r"^(--?[\w.]+=)~(?=/|$)", lambda flag: flag[1] + home, argument) for argument in argv]
     try:
+        if len(named := [one for one in argv if re.match("--?config(=|$)", one)]) > 1:
+            raise ConfigError(
+                f"{' and '.join(named)}: expected one config; give the fields of another as --config.FIELD="
+            )
         for argument in argv:  # which absl would compare with each flag, in quadratic time
             if re.match(rf"--?\w{{{_LONGEST_NAME}}}", argument):
                 raise ConfigError(f"{argument[:40]}...: no flag has such a name; {flags_at}")
@@ -101,10 +108,31 @@ def _parse(argv: list[str], flags_at: str = _FLAGS_AT) -> list[str]:
         return rest
     except BertTfError as error:  # of a flag, or raised by the config file itself
         _fail(str(error) if str(error).startswith("--") else f"--config: {error}", error.exit_status)
+    except flags.UnrecognizedFlagError as error:
+        hint = _meant(error.flagname)
+        _fail(f"no flag is called --{error.flagname}; {hint}" if hint else f"{error}; {flags_at}", 2)
     except flags.Error as error:
         _fail(f"{error}; {flags_at}", 2)
     except (LookupError, AttributeError, TypeError, ValueError, RecursionError, MemoryError) as error:
         _fail(f"--config: {_message(error)}", 2)
+
+
+def _meant(name: str) -> str:
+    """What to write instead of a flag that there is not, if a field of a config or another way is meant; else ""."""
+    # Before the first dot: --config.train.batch_size makes a flag of this name.
+    configs = {"config": flags.FLAGS["config"].value} if "config" in flags.FLAGS else {}
+    configs |= {"data": ExampleData()} if "data" in flags.FLAGS else {}
+    found = [path for flag, config in configs.items() for path in _paths(config, name, f"--{flag}")]
+    return f"did you mean {' or '.join(found)}?" if found else _ELSEWHERE.get(name, "")
+
+
+def _paths(config: object, name: str, path: str) -> list[str]:
+    """The paths of the fields with this name, or one that other libraries give them, in a dataclass."""
+    if not dataclasses.is_dataclass(config):
+        return []
+    fields = [field.name for field in dataclasses.fields(config)]
+    own = [f"{path}.{one}" for one in (name, OTHER_NAMES.get(name)) if one in fields]
+    return own + [inner for one in fields for inner in _paths(getattr(config, one), name, f"{path}.{one}")]
 
 
 def _wrong_field(error: BaseException) -> str:

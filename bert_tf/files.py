@@ -240,6 +240,19 @@ def _file_system(path: str) -> _FileSystem:
 
 
 @contextlib.contextmanager
+def temporary_directory() -> Iterator[str]:
+    """Yields a folder in TMPDIR, or where the system has its temporary files, that is removed afterwards."""
+    try:
+        folder = tempfile.TemporaryDirectory()
+    except OSError as error:  # Python looks for a place that can be written
+        raise ConfigError(
+            f"no temporary files can be written ({cause(error)}); set TMPDIR to a folder with room"
+        ) from None
+    with folder as path:
+        yield path
+
+
+@contextlib.contextmanager
 def replacing(path: StrPath, *, adding: bool = False) -> Iterator[str]:
     """Yields a temporary path with the same name, in a new folder of its own.
 

@@ -220,7 +220,12 @@ CASES |= {
         "x[0]: label is 1.5; expected a whole",
     ),
     "one choice": (lambda m: m.choices.predict([("a", ["b"])]), "x[0]: 1 choices; expected at least two"),
-    "epoch": (lambda m: m.fit(epoch=3), "fit has no field 'epoch'; did you mean 'epochs'?"),
+    "epoch": (lambda m: m.fit(epoch=3), "fit has no argument 'epoch'; did you mean 'epochs'?"),
+    "lr": (lambda m: m.fit(lr=3), "fit has no argument 'lr'; did you mean 'learning_rate'?"),
+    "callbacks": (lambda m: m.fit(callbacks=[]), "fit has no argument 'callbacks'; directory keeps checkpoints"),
+    "validation_split": (lambda m: m.fit(validation_split=0.1), "validation_data=(x, y)"),
+    "class_weight": (lambda m: m.fit(class_weight={0: 1}), "give balanced=True"),
+    "unknown": (lambda m: m.fit(zzz=0), "fit has no argument 'zzz'; see bert_tf.config.TrainConfig"),
     "epochs": (lambda m: m.fit(epochs="3"), "train.epochs is '3'; expected a number"),
     "learning_rate": (lambda m: m.fit(learning_rate=math.nan), "train.learning_rate is nan; expected a number"),
     "seed": (lambda m: m.fit(seed=HUGE), "train.seed is an object of type int; expected a whole number"),
@@ -444,3 +449,73 @@ def test_a_run_does_not_resume_with_examples_that_are_now_read_differently(model
     monkeypatch.setattr("bert_tf.tasks.labels._order", lambda label: -int(label))
     with raises(ConfigError, "inputs.examples.train"):
         models.fit(directory=tmp_path / "run")
+
+
+def test_too_little_memory_is_an_error_that_says_what_takes_less(models, monkeypatch):
+    def allocate(*_):
+        tf.zeros([10**7, 10**7])  # more than a process can address
+
+    for place in ("loop.Trainer._arguments", "evaluation._parts"):
+        monkeypatch.setattr(f"bert_tf.training.{place}", allocate)
+    found = "not enough memory (OOM when allocating tensor with shape[10000000,10000000]"
+    with raises(BertTfError, found, "train.accumulation (now 1)", "train.remat=True", "train.batch_size (now 4)"):
+        models.fit()
+    with raises(BertTfError, found, "smaller batch_size"):
+        models.texts.predict(TEXTS)
+
+
+def test_a_place_for_temporary_files_that_cannot_be_written_is_named(models, monkeypatch):
+    def unwritable():
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("tempfile.gettempdir", unwritable)
+    for call in (models.fit, lambda: models.texts.export("served")):
+        with raises(ConfigError, "No usable temporary directory found in ['/tmp']", "TMPDIR"):
+            call()
+
+
+def test_the_labels_that_read_returns_are_those_that_fit_takes(models, tmp_path):
+    """As `fit` takes the data itself, with the same examples."""
+    (tmp_path / "table.tsv").write_text("text\tlabel\na\tx, y\nb\t\nc\ty\n")
+    (tmp_path / "words.txt").write_text("a O\n\nb B-X\nc I-X\n")
+    (tmp_path / "choices.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "label": 1}\n')
+    (tmp_path / "answers.jsonl").write_text(
+        '{"question": "a", "context": "b c", "answers": [{"text": "c", "start": 2}]}\n'
+    )
+    intents = {name: text for name, text in (("seq.in", "a b\nc\n"), ("seq.out", "O B-X\nO\n"), ("label", "p\nq\n"))}
+    for name, text in intents.items():
+        (tmp_path / name).write_text(text)
+    assistant = bert_tf.IntentAndSlots.from_pretrained(models.path, max_length=LENGTH)
+    read = {
+        "labels": ("table", "table.tsv", models.labels),
+        "tags": ("conll", "words.txt", models.tags),
+        "intents": ("snips", "seq.in", assistant),
+        "choices": ("choices", "choices.jsonl", models.choices),
+        "answers": ("squad", "answers.jsonl", models.answers),
+    }
+    for form, file, model in read.values():
+        data = bert_tf.read(form, tmp_path / file, **({"text": "text"} if form == "table" else {}))
+        lines = model._labelled(data.x, data.y, "x")
+        given = list(InMemory(model._data(lines), model._kind.example, {"x": lines}).examples(ReadReport(), "x"))
+        assert [one._replace(location="") for one in given] == [one._replace(location="") for one in data.examples]
+        task = model._kind.learn(model.tokenizer, model._config, data.format, given * 2, None)
+        if form == "table":
+            assert [task.codec.decision.given(one) for one in given] == [["x", "y"], [], ["y"]]
+    with raises(DataError, "x[0]", "IntentAndSlots"):
+        models.tags.fit(data.x, [("p", ["O"])])
+
+
+def test_a_model_that_was_fitted_on_files_names_them_to_the_programs(models, tmp_path):
+    rows = "sentence\tstars\n" + "".join(f"{text}\t{label}\n" for text, label in zip(TEXTS, STARS, strict=True))
+    for name in ("train.tsv", "kept.tsv"):
+        (tmp_path / name).write_text(rows)
+    columns = {"label": "stars"}
+    train, kept = (bert_tf.read("table", tmp_path, split, **columns) for split in ("train", "kept.tsv"))
+    model = models.load()
+    model.fit(train, validation_data=kept, **SETTINGS)
+    model.save(tmp_path / "saved")
+    task = directory.load_fine_tuned(str(tmp_path / "saved"))[0]
+    assert (task.data.label, task.data.train, task.data.validation) == ("stars", "", "kept.tsv")
+    source = Source(task.data, str(tmp_path), TextExample)
+    assert source.where("validation") == str(tmp_path / "kept.tsv")
+    assert len(list(source.examples(ReadReport(), "validation"))) == len(TEXTS)

@@ -57,6 +57,11 @@ CASES = {
         1,
         "m/z; no file",
     ),
+    "no memory": (
+        MemoryError("cannot allocate 8 GiB"),
+        1,
+        "not enough memory (cannot allocate 8 GiB); use a smaller model, batch or length",
+    ),
     "TensorFlow, damaged": (tf.errors.DataLossError(None, None, "corrupted"), 1, "corrupted"),
     "Ctrl-C": (KeyboardInterrupt(), 130, "interrupted"),
     "a name of bytes": (
@@ -120,6 +125,28 @@ def test_a_tilde_in_a_flag_is_the_home_directory(monkeypatch):
         flags.DEFINE_string(name, None, "", flag_values=values)
     app._parse(["program", "--output=~/models", "--text=a ~/b ~"])
     assert (values.output, values.text) == ("/home/me/models", "a ~/b ~")
+
+
+@pytest.mark.parametrize(
+    ("flag", "hint"),
+    [
+        ("--epochs=3", "no flag is called --epochs; did you mean --config.train.epochs?"),
+        ("--lr=1e-4", "no flag is called --lr; did you mean --config.train.learning_rate?"),
+        ("--max_length=64", "no flag is called --max_length; did you mean --config.task.max_length?"),
+        ("--gpu=0", "no flag is called --gpu; CUDA_VISIBLE_DEVICES=0 before the command chooses a GPU"),
+        ("--nosuchthing=1", "Unknown command line flag 'nosuchthing'; --help lists the flags"),
+        ("--config=b.py", "--config=configs/finetune/reviews.py and --config=b.py: expected one config"),
+    ],
+)
+def test_a_flag_of_another_program_gets_a_hint(monkeypatch, capsys, flag, hint):
+    argv = ["program", "--config=configs/finetune/reviews.py", flag]
+    monkeypatch.chdir(Path(__file__).parents[1])
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(app.flags, "FLAGS", flags.FlagValues())
+    app.config_flag("")
+    with pytest.raises(SystemExit, match="2"):
+        app._parse(argv)
+    assert hint in capsys.readouterr().err
 
 
 def test_strategy_flags_have_defaults():

@@ -1,7 +1,6 @@
 """`bert_tf.distill`: a small model that learns from the answers of a large one."""
 
 import os
-import tempfile
 from typing import Any, TypeVar
 
 from bert_tf.api import task_models
@@ -12,6 +11,7 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import BertConfig, TaskDistillation
 from bert_tf.config.values import fitting, shown
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import temporary_directory
 from bert_tf.tasks import TASKS
 from bert_tf.training.runs.distillation import TEXTS
 from bert_tf.types import StrPath
@@ -91,7 +91,7 @@ def distill(
     if validation_data is not None:
         given["validation"] = model._both(validation_data, "validation x")
     train |= {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_directory() as folder:
         teacher.save(folder)  # also what `fit` has made of it
         model._train(given, train, directory, bool(verbose), settings, folder)
     return model

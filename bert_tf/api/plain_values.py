@@ -8,11 +8,23 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import TrainConfig
-from bert_tf.config.values import annotations, fitting, misfit, shown, unknown_field
+from bert_tf.config.values import annotations, fitting, hint_at_field, misfit, shown
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import cause
 from bert_tf.types import Json
 
+# Arguments of Keras' `fit` that are something else here.
+_OF_KERAS = {
+    "callbacks": "directory keeps checkpoints and curves, patience stops early, and fit returns the History",
+    "validation_split": "split the examples and give validation_data=(x, y)",
+    "validation_batch_size": "evaluation takes batch_size",
+    "validation_steps": "all of validation_data is evaluated",
+    "steps_per_epoch": "an epoch is one pass over x; steps is the number of updates in all",
+    "initial_epoch": "with directory, the same call goes on where it was interrupted",
+    "shuffle": "examples are shuffled in every epoch",
+    "class_weight": "give balanced=True, or labels and class_weights, to from_pretrained",
+    "sample_weight": "give balanced=True, or labels and class_weights, to from_pretrained",
+}
 # Lists, NumPy arrays, pandas columns or data frames, tf.data datasets, or any other iterable.
 Values: TypeAlias = Any
 
@@ -132,7 +144,7 @@ def fields_of(value: Any, names: Sequence[str], location: str) -> list[Any]:
 def train_settings(values: Json) -> TrainConfig:
     """The settings of a run, from the keyword arguments of `fit`."""
     for name in values.keys() - {field.name for field in dataclasses.fields(TrainConfig)}:
-        raise ConfigError(unknown_field(TrainConfig, name, "fit"))
+        raise ConfigError(f"fit has no argument {name!r}; {_OF_KERAS.get(name) or hint_at_field(TrainConfig, name)}")
     return TrainConfig(**{name: plain(value) for name, value in values.items()}).check()
 
 

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,7 +16,7 @@ from bert_tf.checkpoints.formats import format_of, open_checkpoint
 from bert_tf.checkpoints.formats.sentence_modules import encoder_folder
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.errors import DataError
-from bert_tf.files import bundled
+from bert_tf.files import bundled, temporary_directory
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.model.heads import POSITIONS
 from bert_tf.types import Array, Json
@@ -193,7 +192,7 @@ def _with_transformers(path: str, checkpoint: Checkpoint, features: dict[str, Ar
         )
     }
     part = "model" if head else "encoder" if checkpoint.config.pooler else "encoder_without_pooler"
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_directory() as folder:
         files = [os.path.join(folder, name) for name in ("inputs.npz", "outputs.npz")]
         inputs["choices"] = _CHOICES if head == "multiple_choice" else 0
         np.savez(files[0], **inputs)

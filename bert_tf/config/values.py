@@ -29,6 +29,33 @@ _NOUNS: dict[Any, str] = {
     types.NoneType: "None",
 }
 _JSON_NOUNS: dict[Any, str] = {bool: "true or false", types.NoneType: "null"}
+_LISTED = 20  # most names that a message lists
+# What settings are called in Keras and Transformers.
+OTHER_NAMES = {
+    "lr": "learning_rate",
+    "nb_epoch": "epochs",
+    "num_epochs": "epochs",
+    "num_train_epochs": "epochs",
+    "max_steps": "steps",
+    "train_batch_size": "batch_size",
+    "per_device_train_batch_size": "batch_size",
+    "gradient_accumulation_steps": "accumulation",
+    "gradient_checkpointing": "remat",
+    "warmup_ratio": "warmup",
+    "max_grad_norm": "clip_norm",
+    "early_stopping_patience": "patience",
+    "load_best_model_at_end": "keep_best",
+    "steps_per_execution": "steps_per_call",
+    "validation_freq": "evaluate_every",
+    "eval_steps": "evaluate_every",
+    "save_steps": "save_every",
+    "logging_steps": "log_every",
+    "mixed_precision": "dtype",
+    "fp16": "dtype",
+    "bf16": "dtype",
+    "max_seq_length": "max_length",
+    "class_weight": "class_weights",
+}
 _WHOLE = "the content"  # stands for the path of a whole file
 _WRAPPERS = (typing.Annotated, typing.Required, typing.NotRequired)
 _LISTS = (tuple, list, Sequence)
@@ -253,10 +280,16 @@ def unknown_field(cls: type[Any], name: str, where: str = "") -> str:
         name: the unknown field.
         where: path of the dataclass in its config, such as "train"; "" for the name of the class.
     """
+    return f"{where or cls.__name__} has no field {name!r}; {hint_at_field(cls, name)}"
+
+
+def hint_at_field(cls: type[Any], name: str) -> str:
+    """The end of an error message for a field that the dataclass `cls` lacks: what was meant, or what there is."""
     fields = [field.name for field in dataclasses.fields(cls)]
-    near = difflib.get_close_matches(name, fields, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(fields)}"
-    return f"{where or cls.__name__} has no field {name!r}; {hint}"
+    near = [one for one in (OTHER_NAMES.get(name),) if one in fields] or difflib.get_close_matches(name, fields, 1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"known: {', '.join(fields)}" if len(fields) <= _LISTED else f"see bert_tf.config.{cls.__name__}"
 
 
 def from_dict(cls: type[_Config], values: Mapping[str, Any], where: str = "") -> _Config:

@@ -18,6 +18,7 @@ from bert_tf.inputs.datasets.examples import TaggedExample
 from bert_tf.inputs.datasets.json_lines import read_tagged_lines
 from bert_tf.inputs.datasets.tagged import word_columns
 from bert_tf.inputs.datasets.text_files import STDIN, read_lines
+from bert_tf.memory import memory_errors
 from bert_tf.progress import bar
 from bert_tf.tasks.codec import check_finite, strings
 from bert_tf.types import Array
@@ -76,7 +77,9 @@ def extract(
             outputs: list[dict[str, Array]] = [{} for _ in chunk]
             for batch in in_chunks(by_length, batch_size, characters, lambda numbered: len(numbered[1].text)):
                 indices, members = zip(*batch, strict=True)
-                tensors = embedder.traced(tf.constant([example.text for example in members]), **_given_words(members))
+                texts = tf.constant([example.text for example in members])
+                with memory_errors("set a smaller batch_size, or a shorter max_length"):
+                    tensors = embedder.traced(texts, **_given_words(members))
                 rows = {name: _rows(value) for name, value in tensors.items()}
                 check_finite(rows, [example.location for example in members])
                 for index, *values in zip(indices, *rows.values(), strict=True):

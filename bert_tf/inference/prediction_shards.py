@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypedDict
@@ -21,7 +20,15 @@ from typing import Any, NamedTuple, TypedDict
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import check_output, data_errors, final_name, read_json, replacing, write_json
+from bert_tf.files import (
+    check_output,
+    data_errors,
+    final_name,
+    read_json,
+    replacing,
+    temporary_directory,
+    write_json,
+)
 from bert_tf.inputs.batching import in_chunks
 from bert_tf.inputs.datasets.examples import QuestionExample
 from bert_tf.inputs.identity import digest
@@ -114,7 +121,7 @@ class Shards:
         """
         path = self.path(number)
         folder, name = os.path.split(path)
-        with data_errors(path), tempfile.TemporaryDirectory() as local:  # the writers know only local files
+        with data_errors(path), temporary_directory() as local:  # the writers know only local files
             writer(os.path.join(local, name), zip(self.examples(number), predictions, strict=True))
             sizes = {file: os.path.getsize(os.path.join(local, file)) for file in os.listdir(local)}
             # The description comes first: a later run trusts a shard that has its final name.

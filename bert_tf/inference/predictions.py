@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import os
 import re
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,7 +14,7 @@ from tensorflow.core.framework import types_pb2
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import read_json
+from bert_tf.files import read_json, temporary_directory
 from bert_tf.inference import ask
 from bert_tf.inference.card import CARD, EXTRA, task_of_export
 from bert_tf.tasks import FineTuningTask
@@ -214,7 +213,7 @@ def local(version: str, part: str = "") -> Iterator[str]:
     if "://" not in version:
         yield version
         return
-    with tempfile.TemporaryDirectory() as copy:
+    with temporary_directory() as copy:
         for folder, _, names in tf.io.gfile.walk(os.path.join(version, part)):
             target = os.path.join(copy, os.path.relpath(folder, version))
             os.makedirs(target, exist_ok=True)

@@ -13,6 +13,7 @@ from bert_tf.errors import DataError
 from bert_tf.inputs.batching import microbatch, without_tuning
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Examples
+from bert_tf.memory import memory_errors
 from bert_tf.model.mode import infer
 from bert_tf.progress import bar
 from bert_tf.quiet import traced_function
@@ -23,6 +24,7 @@ from bert_tf.types import Array, Json, Metrics, Tensors
 
 # Examples that `predictor` holds in memory: enough to sort by length, whatever the size of the file.
 _CHUNK = 4096
+_SMALLER = "set a smaller batch_size, in training a smaller train.batch_size, or a shorter max_length"
 
 
 def means(objective: Objective, names: Sequence[str], totals: Array) -> Metrics:
@@ -271,7 +273,7 @@ def computed(
     count = parallel_parts(strategy)
     waiting: collections.deque[tuple[Tensors, Any]] = collections.deque()
     most = 0  # the first part alone, because it may be traced
-    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+    with memory_errors(_SMALLER), concurrent.futures.ThreadPoolExecutor(count) as pool:
         for part in (part for features in batches.with_options(without_tuning()) for part in _parts(features, count)):
             waiting.append((part, pool.submit(compute, part)))
             if len(waiting) > most:

@@ -17,6 +17,7 @@ from bert_tf.config import TrainConfig
 from bert_tf.errors import BertTfError, ConfigError
 from bert_tf.files import require_space
 from bert_tf.inputs.batching import stream
+from bert_tf.memory import memory_errors
 from bert_tf.model.encoder import encoder_of, ranges_of
 from bert_tf.model.precision import int8
 from bert_tf.progress import TRAINING, bar, log, training_line
@@ -224,7 +225,7 @@ class Trainer:
                 calibrate()
                 if phase is None or self.step == phase.end:
                     first, phase = phase is None, self._phase(self.step)
-                    with speed.timing("start"):
+                    with speed.timing("start"), memory_errors(self._smaller()):
                         call, iterator = self._begin(phase, inputs[phase.number], input_state)
                     if first and meanwhile:
                         threading.Thread(target=_ignoring_errors, args=[meanwhile]).start()
@@ -315,7 +316,8 @@ class Trainer:
 
     def _advance(self, call: Callable[..., Any], steps: int, checkpoints: Checkpoints | None = None) -> Array:
         """Runs `steps` updates; returns sums and weights of the metrics over them, float32 [metrics, 2]."""
-        done, totals, histograms, position, nonfinite, fingerprint, scale_state = call(*self._arguments(steps))
+        with memory_errors(self._smaller()):
+            done, totals, histograms, position, nonfinite, fingerprint, scale_state = call(*self._arguments(steps))
         self._state.assign([self.step + done, *position, nonfinite])
         self.loss_scale.variable.assign(scale_state)
         if nonfinite >= self.config.max_nonfinite_steps:
@@ -324,6 +326,16 @@ class Trainer:
         for name, counts in histograms.items():
             self._histograms[name] = self._histograms.get(name, 0) + counts.numpy()
         return totals.numpy()
+
+    def _smaller(self) -> str:
+        """What takes less memory than an update of this phase."""
+        config, phase = self.config, self._phase(self.step).config
+        rows = phase.batch_size // (self.strategy.num_replicas_in_sync * phase.accumulation)
+        remat = "" if config.remat else ", train.remat=True, which computes activations twice instead of keeping them"
+        return (
+            f"a replica holds {rows} sequences at a time: set train.accumulation (now {phase.accumulation}) higher, "
+            f"which gives the same updates{remat}, or a smaller train.batch_size (now {phase.batch_size}) or max_length"
+        )
 
     def _arguments(self, steps: int) -> tuple[tf.Tensor, ...]:
         """Those of the compiled updates, for `steps` updates."""

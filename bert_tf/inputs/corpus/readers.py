@@ -49,9 +49,18 @@ def find_files(patterns: str | Iterable[str]) -> list[str]:
     """
     files: set[str] = set()
     for pattern in map(here_or_bundled, [patterns] if isinstance(patterns, str) else patterns):
-        # An existing path is used as it is, so that names with [ or * work.
-        matches = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
-        matches = [path for path in matches if not tf.io.gfile.isdir(path)]
+        if not pattern.strip():
+            raise DataError(
+                f"{pattern!r} is no file, expected at least one text file; name one before and after a comma"
+            )
+        try:
+            # An existing path is used as it is, so that names with [ or * work.
+            matches = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
+            matches = [path for path in matches if not tf.io.gfile.isdir(path)]
+        except tf.errors.OpError as error:  # of a file system that is not there, or not allowed
+            raise DataError(
+                f"{pattern}: {cause(error)}; expected at least one text file; copy it to this machine"
+            ) from None
         if not matches:
             hint = f"; it is a directory, name its files: {pattern.rstrip('/')}/*" if tf.io.gfile.isdir(pattern) else ""
             raise DataError(f"{pattern}: no such file, expected at least one text file{hint or '; check the path'}")

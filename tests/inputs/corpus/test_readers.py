@@ -31,6 +31,14 @@ def test_patterns_are_expanded_and_sorted_without_duplicates(tmp_path):
     assert find_files([b, f"{tmp_path}/*.txt"]) == [a, b]
 
 
+@pytest.mark.parametrize("pattern", ["", " ", "nosuch-scheme://x/y.txt", "nosuch-scheme://x/*.txt"])
+def test_what_is_no_file_here_is_one_line(tmp_path, pattern):
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(DataError) as raised:
+        find_files([str(tmp_path / "a.txt"), pattern])
+    assert (pattern.strip() or repr(pattern)) in str(raised.value) and "at least one text file" in str(raised.value)
+
+
 def test_a_file_name_with_brackets_is_found(tmp_path):
     path = write(tmp_path / "part[1].txt", "text")
     assert find_files(path) == [path]
