@@ -123,7 +123,7 @@ def _meant(name: str) -> str:
     configs = {"config": flags.FLAGS["config"].value} if "config" in flags.FLAGS else {}
     configs |= {"data": ExampleData()} if "data" in flags.FLAGS else {}
     found = [path for flag, config in configs.items() for path in _paths(config, name, f"--{flag}")]
-    return f"did you mean {' or '.join(found)}?" if found else _ELSEWHERE.get(name, "")
+    return f"did you mean {found[0]}?" if found else _ELSEWHERE.get(name, "")
 
 
 def _paths(config: object, name: str, path: str) -> list[str]:
