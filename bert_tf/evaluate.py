@@ -46,6 +46,7 @@ def main(_: list[str]) -> None:
         "dtype": dtype,
         "examples": len(split.examples),
         "skipped": split.read_report.counts,
+        "unknown_share": split.unknown.share,
         "baseline": task.benchmark.baseline(split.examples),
         "final": metrics,
     }

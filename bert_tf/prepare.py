@@ -17,7 +17,7 @@ from bert_tf.config.data import TokenizerSettings, corpora
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output
 from bert_tf.inputs.corpus.corpus import Corpus
-from bert_tf.inputs.corpus.dataset import pair_warning
+from bert_tf.inputs.corpus.dataset import corpus_warnings
 from bert_tf.inputs.corpus.readers import LAYOUTS, check_text_files, find_files
 from bert_tf.locks import locked
 from bert_tf.quiet import hide_beam_warnings
@@ -43,9 +43,9 @@ _OUTPUT = flags.DEFINE_string(
     required=True,
 )
 _LAYOUT = flags.DEFINE_enum("layout", "sentences", LAYOUTS, "One sentence per line, or one document per line.")
-_LOWER_CASE = flags.DEFINE_bool("lower_case", True, "Lower-case the text.")
-_STRIP_ACCENTS = flags.DEFINE_bool("strip_accents", None, "Strip accents; by default the same as --lower_case.")
-_SPLIT_CJK = flags.DEFINE_bool("split_cjk", True, "Make every CJK ideograph a separate word.")
+_LOWER_CASE = flags.DEFINE_bool("lower_case", None, "Lower-case the text; by default as the vocabulary needs it.")
+_STRIP_ACCENTS = flags.DEFINE_bool("strip_accents", None, "Strip accents, likewise.")
+_SPLIT_CJK = flags.DEFINE_bool("split_cjk", None, "Make every CJK ideograph a separate word, likewise.")
 _SHARDS = flags.DEFINE_integer(
     "shards",
     0,
@@ -83,7 +83,7 @@ def main(argv: list[str]) -> None:
     data = PretrainingData(_LAYOUT.value, max_length=512, max_bad_share=1.0)
     outputs = {name: os.path.join(_OUTPUT.value, name) if name else _OUTPUT.value for name in files}
     for name, own in files.items():
-        if warning := pair_warning(Corpus(own, tokenizer, data)):
+        for warning in corpus_warnings(Corpus(own, tokenizer, data)):
             print(f"{patterns[name]}: {warning}")
     with locked(_OUTPUT.value):
         for name, own in files.items():

@@ -8,6 +8,8 @@ from typing import Any, Generic, TextIO, TypeVar
 import tqdm
 
 _Item = TypeVar("_Item")
+# Shares of unknown tokens from here on are shown: 0.1% are usual, and rare scripts and emoji make up to 1 or 2%.
+MOST_UNKNOWN = 0.03
 # For training: without tqdm's estimate of the time left, which assumes that the steps of all phases take equally long.
 TRAINING = "{desc} |{bar}| {n_fmt}/{total_fmt}{postfix}"
 
@@ -110,6 +112,8 @@ def training_line(
         shown.append(" ".join(speeds) + "/s")
     if math.isfinite(metrics.get("padding_share", math.nan)):
         shown.append(f"pad {metrics['padding_share']:.0%}")
+    if metrics.get("unknown_share", 0.0) >= MOST_UNKNOWN:
+        shown.append(f"unknown {metrics['unknown_share']:.0%}")
     if "mfu" in rates:
         shown.append(f"{rates['mfu']:.0%} peak")
     if seconds_left is not None:

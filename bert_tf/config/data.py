@@ -222,17 +222,18 @@ class ExampleData:
 class TokenizerSettings:
     """Settings of WordPiece tokenizers, and of ALBERT's SentencePiece, of which the first two apply.
 
-    They do nothing for other kinds: what these do with text is in their files.
+    They do nothing for other kinds: what these do with text is in their files. By default (None) the vocabulary
+    decides, as for `Tokenizer`: they are True unless it was made without them.
 
     Attributes:
         lower_case: lower-case the text.
-        strip_accents: strip accents; None for the same as lower_case.
+        strip_accents: strip accents.
         split_cjk: make every CJK ideograph a separate word.
     """
 
-    lower_case: bool = True
+    lower_case: bool | None = None
     strip_accents: bool | None = None
-    split_cjk: bool = True
+    split_cjk: bool | None = None
 
 
 @dataclasses.dataclass
@@ -241,10 +242,12 @@ class SavedTokenizer(TokenizerSettings):
 
     Attributes:
         kind: of `Tokenizer`, `BytePairTokenizer` or `SentencePieceTokenizer`; settings of the last are False if
-            they are missing.
+            they are missing. Those of `Tokenizer` are then as they were before the vocabulary could decide.
         double_quotes: of `SentencePieceTokenizer`.
     """
 
+    lower_case: bool = True
+    split_cjk: bool = True
     kind: str = setting("wordpiece", choices=("wordpiece", "byte_bpe", "sentencepiece"))
     double_quotes: bool = False
 

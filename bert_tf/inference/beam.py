@@ -10,7 +10,6 @@ survives an interruption. Otherwise the predictions are grouped by shard first, 
 
 import collections
 import contextlib
-import functools
 import json
 import os
 import zlib
@@ -31,6 +30,7 @@ from bert_tf.inference.prediction_shards import Shards, stage
 from bert_tf.inference.predictions import Predictor, batches, check, load, task_of
 from bert_tf.inputs.identity import file_identity
 from bert_tf.tasks import FineTuningTask
+from bert_tf.text.unknown import UnknownTokens
 from bert_tf.types import Writer
 from bert_tf.version import __version__
 
@@ -117,7 +117,12 @@ def predict(
         raise ConfigError(f"--output={output}: in shards a {task.name} model writes {', '.join(writers)}; choose one")
     version, output = _absolute(version), _absolute(output)
     settings = [__version__, extension, *(file_identity(os.path.join(version, name)) for name in _IDENTIFYING)]
-    shards = stage(output, examples, task.example, settings, functools.partial(check, task))
+    unknown = UnknownTokens(task.tokenizer)
+
+    def checked(part: list[Any]) -> None:
+        unknown.read(task.codec.texts(check(task, part)))
+
+    shards = stage(output, examples, task.example, settings, checked)
     missing = shards.begin()
     if missing:
         source = (version, task.data)

@@ -21,6 +21,7 @@ from bert_tf.inputs.datasets.text_files import STDIN, read_lines
 from bert_tf.memory import memory_errors
 from bert_tf.progress import bar
 from bert_tf.tasks.codec import check_finite, strings
+from bert_tf.text.unknown import UnknownTokens
 from bert_tf.types import Array
 
 Embedded: TypeAlias = tuple[TaggedExample, dict[str, Array]]  # a text and the outputs of the Embedder for it
@@ -71,8 +72,10 @@ def extract(
     chunks = in_chunks(
         _consistent(examples), _BATCHES * batch_size, _LONG_BATCHES * characters, lambda example: len(example.text)
     )
+    unknown = UnknownTokens(embedder.tokenizer)
     with bar("extract", None, "text", shown=progress) as line:
         for chunk in chunks:
+            unknown.read([tf.constant([example.text for example in chunk])])
             by_length = sorted(enumerate(chunk), key=lambda numbered: len(numbered[1].text))
             outputs: list[dict[str, Array]] = [{} for _ in chunk]
             for batch in in_chunks(by_length, batch_size, characters, lambda numbered: len(numbered[1].text)):

@@ -21,7 +21,8 @@ from bert_tf.tasks import FineTuningTask
 from bert_tf.tasks.codec import strings
 from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.texts import TextCodec
-from bert_tf.types import Array, Json
+from bert_tf.text.unknown import UnknownTokens
+from bert_tf.types import Array, Json, Tensors
 
 # Requests that a server gets at once: it computes one while others are read, written or on their way.
 _IN_FLIGHT = 4
@@ -163,9 +164,10 @@ class ServerClient:
             DataError: an example cannot be answered, or the server fails.
         """
         predictor = Predictor(self.task, _Remote(self._model, list(getattr(self.task.state, "labels", ()))))
+        unknown = UnknownTokens(self.task.tokenizer)
         with concurrent.futures.ThreadPoolExecutor(_IN_FLIGHT) as pool:
             for window in self.task.codec.chunks(examples, _WINDOW):
-                check(self.task, window)
+                unknown.read(self.task.codec.texts(check(self.task, window)))
                 rows = batches(self.task, window, batch_size)
                 asked = [[window[row] for row in batch] for batch in rows]
                 made: dict[int, Json] = {}
@@ -222,14 +224,14 @@ def local(version: str, part: str = "") -> Iterator[str]:
         yield copy
 
 
-def check(task: FineTuningTask, examples: list[Any]) -> None:
-    """Raises DataError for examples that an exported model cannot answer."""
+def check(task: FineTuningTask, examples: list[Any]) -> Tensors:
+    """Raises DataError for examples that an exported model cannot answer; returns their columns."""
     if task.codec.joins and (example := next((one for one in examples if one.document is not None), None)):
         raise DataError(
             f"{example.location}: a sentence of a document, which the model reads together with the others "
             "(task.context=document), but its exports do not; predict and evaluate with --model_dir"
         )
-    task.codec.to_tensors(examples, labelled=False)
+    return task.codec.to_tensors(examples, labelled=False)
 
 
 def batches(task: FineTuningTask, examples: list[Any], batch_size: int) -> list[list[int]]:

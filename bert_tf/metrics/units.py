@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from bert_tf.progress import MOST_UNKNOWN
+
 _SHARE = re.compile(r"(?:.*_)?(?:accuracy|precision|recall|f1|exact|exact_match|share)")
 _COUNT = re.compile(r"(?:.*_)?(?:entities|tokens|total)")
 _COEFFICIENTS = ("pearson", "spearman", "matthews")
@@ -48,12 +50,17 @@ def metrics_line(metrics: Mapping[str, object]) -> str:
     """Formats metrics for a line on the screen: "loss 0.1234, f1 0.9000, entities 756, 3.1% of the inputs truncated".
 
     Leaves out metrics per class ("PER/f1"), too many for one line, and what does not measure the model: the share of
-    padding, and that of truncated inputs if it is 0.
+    padding, that of truncated inputs if it is 0, and that of unknown tokens if it is usual.
     """
     values = {name: value for name, value in metrics.items() if isinstance(value, float) and "/" not in name}
     truncated = values.pop("truncated_share", 0.0)
     values.pop("padding_share", None)
+    unknown = values.pop("unknown_share", 0.0)
     shown = [
         f"{name} {value:.0f}" if _COUNT.fullmatch(name) else f"{name} {value:.4f}" for name, value in values.items()
     ]
-    return ", ".join([*shown, f"{truncated:.1%} of the inputs truncated"] if truncated else shown)
+    if truncated:
+        shown.append(f"{truncated:.1%} of the inputs truncated")
+    if unknown >= MOST_UNKNOWN:
+        shown.append(f"{unknown:.1%} of the tokens unknown")
+    return ", ".join(shown)

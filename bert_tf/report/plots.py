@@ -20,6 +20,7 @@ from bert_tf.files import replacing
 from bert_tf.metrics.calibration import reliability
 from bert_tf.metrics.statistics import wilson_interval
 from bert_tf.metrics.units import SHARE, unit_of
+from bert_tf.progress import MOST_UNKNOWN
 from bert_tf.types import Array, Json
 
 _HERE = Path(__file__).parent
@@ -119,6 +120,9 @@ def draw_curves(
     languages = [name.removesuffix("/tokens") for name in names if name.endswith("/tokens")]
     columns = len(losses) + bool(languages) + 1
     figure = Figure(figsize=(4.2 * columns, 6.4))
+    unknown = [row["unknown_share"] for row in (*points, *evaluations) if row.get("unknown_share", 0) >= MOST_UNKNOWN]
+    if unknown:
+        title += f" (up to {max(unknown):.0%} of the tokens unknown)"
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     upper, lower = figure.subplots(2, columns, squeeze=False, sharex=True)
     for name, top, bottom in zip(losses, upper, lower, strict=False):

@@ -99,6 +99,11 @@ class Codec(abc.ABC):
             an example.
         """
 
+    def texts(self, columns: Tensors) -> list[tf.Tensor]:
+        """The texts in columns, as `to_tensors` returns them: string [n] for each of the `inputs` that is text."""
+        given = [columns[spec.name] for spec in self.inputs() if spec.dtype == tf.string]
+        return [one.flat_values if isinstance(one, tf.RaggedTensor) else tf.reshape(one, [-1]) for one in given]
+
     @abc.abstractmethod
     def unlabelled(self, examples: list[Any]) -> list[Any]:
         """Examples without labels with ones that mean nothing and are not learned, for `to_tensors`."""

@@ -33,13 +33,15 @@ class RelationObjective(CorpusObjective, TokenObjective):
     over heads and tokens.
 
     Args:
-        max_length, languages: as for `CorpusObjective`.
+        tokenizer, max_length, languages: as for `CorpusObjective`.
         relations, heads: as `relations` and `relation_heads` of `EncoderDistillation`.
     """
 
-    def __init__(self, max_length: int, languages: Sequence[str], relations: Sequence[str], heads: int) -> None:
+    def __init__(
+        self, tokenizer: BaseTokenizer, max_length: int, languages: Sequence[str], relations: Sequence[str], heads: int
+    ) -> None:
         self.losses = tuple(f"{relation}_loss" for relation in relations)
-        super().__init__(max_length, languages)
+        super().__init__(tokenizer, max_length, languages)
         self._relations, self._heads = relations, heads
 
     def build(self, encoder: BertEncoder) -> keras.Model:
@@ -108,15 +110,17 @@ class LayersObjective(CorpusObjective, TokenObjective):
     are summed over the layers. Scores are those before the softmax, as in the paper.
 
     Args:
-        max_length, languages: as for `CorpusObjective`.
+        tokenizer, max_length, languages: as for `CorpusObjective`.
         heads: number of attention heads of each layer.
         width: hidden size of the teacher.
     """
 
     losses = ("embedding_loss", "hidden_loss", "attention_loss")
 
-    def __init__(self, max_length: int, languages: Sequence[str], heads: Sequence[int], width: int) -> None:
-        super().__init__(max_length, languages)
+    def __init__(
+        self, tokenizer: BaseTokenizer, max_length: int, languages: Sequence[str], heads: Sequence[int], width: int
+    ) -> None:
+        super().__init__(tokenizer, max_length, languages)
         self._heads, self._width = heads, width
 
     def build(self, encoder: BertEncoder) -> keras.Model:
@@ -187,14 +191,17 @@ class DistilledEncoder(PretrainingTask):
         larger = encoder_of(teacher)
         parts: list[Objective]
         if objective == "minilm":
-            parts = [RelationObjective(max_length, languages, settings.relations, settings.relation_heads)]
+            parts = [RelationObjective(tokenizer, max_length, languages, settings.relations, settings.relation_heads)]
             teacher = inner_states(larger, [settings.layer_of(larger.config)])
         elif objective == "tinybert":
-            parts = [LayersObjective(max_length, languages, student.layer_heads, larger.config.hidden_size)]
+            parts = [LayersObjective(tokenizer, max_length, languages, student.layer_heads, larger.config.hidden_size)]
             every = larger.config.num_layers // student.num_layers
             teacher = inner_states(larger, range(every, larger.config.num_layers + 1, every))
         else:
-            parts = [SoftTargetObjective(settings.temperature, languages), MaskedLMObjective(max_length, languages)]
+            parts = [
+                SoftTargetObjective(settings.temperature, languages),
+                MaskedLMObjective(tokenizer, max_length, languages),
+            ]
             parts += [CosineObjective(languages)]
             teacher = masked_lm_with_states(teacher)
         self.objective = Taught(parts, settings.factors(objective), teacher)

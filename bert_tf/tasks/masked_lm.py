@@ -119,21 +119,27 @@ class CorpusObjective(PredictionObjective):
     """Base class of objectives on features as `inputs.corpus.dataset` makes them; also counts their tokens and masks.
 
     Args:
+        tokenizer: of the text.
         max_length: tokens per input, special tokens included.
         languages: as for `PredictionObjective`; the number of tokens of each is counted, too, as "ko/tokens".
     """
 
-    def __init__(self, max_length: int, languages: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: BaseTokenizer, max_length: int, languages: Sequence[str] = ()) -> None:
         super().__init__(languages)
         self.totals = tuple(f"{language}/tokens" for language in languages)
-        self.metric_names += ("padding_share", *self.totals)
-        self._max_length = max_length
+        self.metric_names += ("padding_share", "unknown_share", *self.totals)
+        self._max_length, self._unknown = max_length, tokenizer.unk_id
+        self._others = sorted({*tokenizer.special_ids} - {tokenizer.unk_id})
         self.histograms = dict.fromkeys(("sequence_length", "masks_a_sequence"), max_length + 1)
 
     def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         padding = tf.cast(features["input_mask"] == 0, tf.float32)
         positions = tf.cast(tf.size(padding), tf.float32)
-        metrics = super().loss_and_metrics(features, outputs) | {"padding_share": (tf.reduce_sum(padding), positions)}
+        ids = features["input_word_ids"]
+        text = tf.reduce_all(ids[..., tf.newaxis] != self._others, -1) & (features["input_mask"] > 0)
+        unknown, seen = (tf.math.count_nonzero(found, dtype=tf.float32) for found in (ids == self._unknown, text))
+        metrics = super().loss_and_metrics(features, outputs)
+        metrics |= {"padding_share": (tf.reduce_sum(padding), positions), "unknown_share": (unknown, seen)}
         if self.languages:
             tokens = self.by_language(1.0 - padding, features["language_ids"])
             metrics |= {f"{language}/tokens": (count, positions) for language, count in tokens.items()}
@@ -176,7 +182,10 @@ class MaskedLM(PretrainingTask):
 
     def __init__(self, tokenizer: BaseTokenizer, max_length: int, languages: Sequence[str] = ()) -> None:
         super().__init__(tokenizer, max_length)
-        self.codec, self.objective = FillMask(tokenizer, max_length), MaskedLMObjective(max_length, languages)
+        self.codec, self.objective = (
+            FillMask(tokenizer, max_length),
+            MaskedLMObjective(tokenizer, max_length, languages),
+        )
 
 
 def _sums_by_sequence(numbers: tf.Tensor, values: tf.Tensor, most: int) -> tf.Tensor:

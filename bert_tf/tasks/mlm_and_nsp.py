@@ -43,7 +43,7 @@ class Pretraining(MaskedLM):
 
     def __init__(self, tokenizer: BaseTokenizer, max_length: int, languages: Sequence[str] = ()) -> None:
         super().__init__(tokenizer, max_length)
-        both = (MaskedLMObjective(max_length, languages), NextSentenceObjective(languages))
+        both = (MaskedLMObjective(tokenizer, max_length, languages), NextSentenceObjective(languages))
         self.objective = Sum([("", part) for part in both], functools.partial(build, head="pretraining"))
 
 

@@ -75,7 +75,7 @@ class Electra(ReplacedTokenDetection):
     ) -> None:
         super().__init__(tokenizer, max_length, languages)
         self._generator_size = generator_size
-        both = (MaskedLMObjective(max_length, languages), self.objective)
+        both = (MaskedLMObjective(tokenizer, max_length, languages), self.objective)
         self.objective = Sum([("", part) for part in both], functools.partial(electra, size=generator_size))
 
     def saved(self, config: BertConfig) -> dict[str, tuple[Task | None, BertConfig]]:

@@ -113,6 +113,10 @@ class BaseTokenizer(tf.Module, abc.ABC):
     def contents(self) -> tuple[bytes, ...]:
         """The contents of `FILES`; the paths of these files are the arguments that create the same tokenizer."""
 
+    def unreachable(self) -> str:
+        """Says how many pieces no text reaches with the settings, and which settings reach them; "" for none."""
+        return ""
+
     def save(self, folder: StrPath) -> None:
         """Writes the vocabulary into an existing folder, for `kinds.saved_tokenizer`."""
         for name, content in zip(self.FILES, self.contents(), strict=True):

@@ -88,9 +88,8 @@ def stand_ins(split_cjk: bool) -> dict[int, int]:
     return table if split_cjk else table | _cjk_stand_ins()
 
 
-def _normalize_character(
-    char: str, lower_case: bool, strip_accents: bool, split_cjk: bool, stand_in: Mapping[int, int]
-) -> str:
+def cleaned(char: str, lower_case: bool, strip_accents: bool) -> str:
+    """What the reference makes of a character before it splits the text at spaces and ideographs."""
     category = unicodedata.category(char)
     if char in "\t\n\r":
         return " "
@@ -101,6 +100,13 @@ def _normalize_character(
     text = char.lower() if lower_case else char
     if strip_accents:
         text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+    return text
+
+
+def _normalize_character(
+    char: str, lower_case: bool, strip_accents: bool, split_cjk: bool, stand_in: Mapping[int, int]
+) -> str:
+    text = cleaned(char, lower_case, strip_accents)
     if split_cjk and text != char and ord(char) in _cjk_stand_ins():
         text = f" {text} "  # the reference splits before it decomposes
     if not text.isascii():
@@ -152,6 +158,18 @@ def normalizer_model(lower_case: bool, strip_accents: bool, split_cjk: bool) -> 
     return _op_model(entries, deletes_nul=True)
 
 
+def _albert_cleaned(char: str, lower_case: bool, strip_accents: bool) -> str:
+    text = " " if char.isspace() else char
+    if strip_accents:
+        text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    return text.lower() if lower_case else text
+
+
+def albert_cleaned(char: str, lower_case: bool, strip_accents: bool) -> str:
+    """What ALBERT makes of a character, with SentencePiece's normalization (NFKC): see `albert_model`."""
+    return unicodedata.normalize("NFKC", _albert_cleaned(char, lower_case, strip_accents))
+
+
 @functools.cache
 def albert_model(lower_case: bool, strip_accents: bool) -> Array:
     """ALBERT's normalization before SentencePiece (preprocess_text of google-research/albert, tokenization.py).
@@ -168,11 +186,7 @@ def albert_model(lower_case: bool, strip_accents: bool) -> Array:
     """
     entries = {DOUBLED_QUOTE[:1]: '"', DOUBLED_QUOTE[1:]: ""}
     for char in _characters():
-        text = " " if char.isspace() else char
-        if strip_accents:
-            text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
-        if lower_case:
-            text = text.lower()
+        text = _albert_cleaned(char, lower_case, strip_accents)
         if text != char:
             entries[char.encode()] = text
     return _op_model(entries, deletes_nul=False)

@@ -1,16 +1,20 @@
 """Which kind of tokenizer files hold: by the ending of a vocabulary's name, or by what a model directory says."""
 
+import dataclasses
 import os
 
 from bert_tf.config.data import SavedTokenizer, TokenizerSettings
 from bert_tf.config.values import restored
 from bert_tf.errors import located
 from bert_tf.files import text_path
+from bert_tf.progress import log
 from bert_tf.text.base import ALBERT, BaseTokenizer, special_names
 from bert_tf.text.byte_pair import BytePairTokenizer
+from bert_tf.text.codepoints import albert_cleaned
 from bert_tf.text.normalizer import strips_accents
 from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer, parse_model, read_model
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.vocabulary import decided, decision, warn_of_unreachable
 from bert_tf.types import Json, StrPath
 
 _FILES = {kind.KIND: kind.FILES for kind in (Tokenizer, BytePairTokenizer, SentencePieceTokenizer)}
@@ -22,7 +26,7 @@ def open_tokenizer(vocab: StrPath, settings: TokenizerSettings) -> BaseTokenizer
 
     Args:
         vocab: path of a .model file, of a vocab.json with merges.txt beside it, or of a vocab.txt of any other name.
-        settings: of WordPiece, and of ALBERT's SentencePiece.
+        settings: of WordPiece, and of ALBERT's SentencePiece; the vocabulary decides those that are None.
 
     Raises:
         DataError: a file cannot be read, or does not hold what its name says.
@@ -31,13 +35,26 @@ def open_tokenizer(vocab: StrPath, settings: TokenizerSettings) -> BaseTokenizer
     if path.endswith(".model"):
         model = read_model(path)
         with located(path):
-            if special_names([piece.piece for piece in parse_model(model).pieces]) != ALBERT:
+            pieces = [piece.piece for piece in parse_model(model).pieces]
+            if special_names(pieces) != ALBERT:
                 return SentencePieceTokenizer(model)
-            accents = strips_accents(settings.lower_case, settings.strip_accents)
-            return albert_tokenizer(model, settings.lower_case, accents)
+            given = {"lower_case": settings.lower_case, "strip_accents": settings.strip_accents}
+            changes = decided(pieces, **given, clean=albert_cleaned)
+            del changes["split_cjk"]
+            warn_of_unreachable(pieces, changes, albert_cleaned)
+            _log(path, decision(pieces, given, albert_cleaned))
+            return albert_tokenizer(model, **changes)
     if path.endswith(".json"):
         return BytePairTokenizer(path, os.path.join(os.path.dirname(path), BytePairTokenizer.FILES[1]))
-    return Tokenizer(path, settings.lower_case, settings.strip_accents, settings.split_cjk)
+    given = {name: getattr(settings, name) for name in ("lower_case", "strip_accents", "split_cjk")}
+    tokenizer = Tokenizer(path, **given)
+    _log(path, decision(tokenizer.vocab, given))
+    return tokenizer
+
+
+def _log(path: str, found: str) -> None:
+    if found:
+        log(f"{path}: {found}")
 
 
 def saved_tokenizer(folder: str, description: Json) -> BaseTokenizer:
@@ -56,4 +73,5 @@ def saved_tokenizer(folder: str, description: Json) -> BaseTokenizer:
     if settings.kind == SentencePieceTokenizer.KIND:
         named = {name: bool(description.get(name)) for name in SentencePieceTokenizer.SETTINGS}
         return SentencePieceTokenizer(path, **named)
-    return open_tokenizer(path, settings)
+    accents = strips_accents(settings.lower_case, settings.strip_accents)
+    return open_tokenizer(path, dataclasses.replace(settings, strip_accents=accents))

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -14,7 +14,14 @@ from bert_tf.text.base import BERT, BaseTokenizer, rows_of
 from bert_tf.text.codepoints import SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS, is_punctuation, stand_ins
 from bert_tf.text.normalizer import Normalizer
 from bert_tf.text.tf_text import wordpiece, wordpiece_model
-from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary, vocabulary_text
+from bert_tf.text.vocabulary import (
+    check_vocabulary,
+    decided,
+    read_vocabulary,
+    unreachable,
+    vocabulary_text,
+    warn_of_unreachable,
+)
 from bert_tf.types import Array, Strings, StrPath
 
 # ids int32 [pieces], row_splits int64 [batch + 1], starts and ends int64 [pieces] in normalized text.
@@ -105,17 +112,21 @@ class Tokenizer(BaseTokenizer):
     def __init__(
         self,
         vocab: StrPath | Sequence[str],
-        lower_case: bool = True,
+        lower_case: bool | None = None,
         strip_accents: bool | None = None,
-        split_cjk: bool = True,
+        split_cjk: bool | None = None,
     ) -> None:
         """Builds the tokenizer.
+
+        Settings that are None are True, as BERT's, unless the vocabulary shows that it was made without them: it has
+        pieces with capitals, with accents or composed characters such as Hangul syllables, or with several ideographs.
+        A warning says how many pieces no text reaches with the settings that are given.
 
         Args:
             vocab: path of a vocab.txt, or the pieces by id.
             lower_case: lower-case the text.
-            strip_accents: decompose the text (NFD; Hangul syllables too) and drop accents. None: the same as
-                `lower_case`, BERT's default.
+            strip_accents: decompose the text (NFD; Hangul syllables too) and drop accents. By default never without
+                `lower_case`.
             split_cjk: make every CJK ideograph a separate word.
         """
         check_fields(TokenizerSettings(lower_case, strip_accents, split_cjk), "the tokenizer")
@@ -125,7 +136,9 @@ class Tokenizer(BaseTokenizer):
             pieces = list(fitting(vocab, list[str], "vocab"))
             check_vocabulary(pieces)
         super().__init__(pieces, BERT, [piece.startswith("##") for piece in pieces])
-        self._normalizer = Normalizer(lower_case, strip_accents, split_cjk)
+        settings = decided(pieces, lower_case, strip_accents, split_cjk)
+        warn_of_unreachable(pieces, settings)
+        self._normalizer = Normalizer(**settings)
         self.lower_case = self._normalizer.lower_case
         self.strip_accents = self._normalizer.strip_accents
         self.split_cjk = self._normalizer.split_cjk
@@ -141,11 +154,14 @@ class Tokenizer(BaseTokenizer):
         """Keyword arguments that, with the vocabulary, create the same tokenizer."""
         return {"lower_case": self.lower_case, "strip_accents": self.strip_accents, "split_cjk": self.split_cjk}
 
+    def unreachable(self) -> str:
+        return unreachable(self.vocab, self.get_config())
+
     def contents(self) -> tuple[bytes, ...]:
         return (vocabulary_text(self.vocab).encode(),)
 
-    def __reduce__(self) -> tuple[type, tuple[list[str], bool, bool, bool]]:
-        return type(self), (self.vocab, self.lower_case, self.strip_accents, self.split_cjk)
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[list[str], dict[str, bool]]]:
+        return type(self)._derived, (self.vocab, self.get_config())
 
     def pieces_of(self, strings: Strings) -> set[int]:
         """As in `BaseTokenizer`; of a word that is [UNK], with the pieces that matched before one was missing.
@@ -169,7 +185,13 @@ class Tokenizer(BaseTokenizer):
 
     def subset(self, ids: Sequence[int]) -> Self:
         pieces = self.vocab
-        return type(self)([pieces[number] for number in ids], **self.get_config())
+        return self._derived([pieces[number] for number in ids], self.get_config())
+
+    @classmethod
+    def _derived(cls, pieces: Sequence[str], settings: Mapping[str, bool]) -> Self:
+        """A tokenizer of another one's pieces, of which that one has warned."""
+        warn_of_unreachable(pieces, settings, silent=True)
+        return cls(pieces, **settings)
 
     def tokenize(self, strings: Strings, special_tokens: bool = False) -> tf.RaggedTensor:
         """Converts text to token ids, without adding [CLS] and [SEP].

@@ -1,19 +1,23 @@
 """WordPiece vocabulary files: one piece per line; the line number, from 0, is its id."""
 
+import functools
 import os
-import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from absl import logging
 
 from bert_tf.config.values import half_pairs
 from bert_tf.errors import DataError
 from bert_tf.files import text_path, write_text
-from bert_tf.text.codepoints import SPECIAL_PIECES
+from bert_tf.text.codepoints import CJK_RANGES, SPECIAL_PIECES, cleaned, is_punctuation
 from bert_tf.text.encoding import decode
 from bert_tf.types import StrPath
 
 MAX_PIECE_BYTES = 256  # the limit of TF Text's WordPiece op, without "##"
-# Pieces with capitals or composed characters are ignored up to this share: they may have been added later.
+# Pieces that a setting hides are ignored up to this share: they may have been added later.
 _STRAY = 0.001
+_WARNED = set[int]()  # hashes of pieces with settings
 # A space before a word, in SentencePiece and in byte-level BPE.
 _SPACES, _MOST_SPACED = ("\u2581", "\u0120"), 0.05
 
@@ -146,26 +150,132 @@ def check_size(pieces: Sequence[str], expected: int, source: str) -> None:
     raise DataError(f"{source} has {len(pieces)} pieces, but the checkpoint was trained with {expected}; {advice}")
 
 
-def guess_tokenizer(pieces: Sequence[str]) -> tuple[dict[str, bool], str]:
-    """Guesses a tokenizer's settings from its vocabulary, for checkpoints that do not store them.
+# What a tokenizer makes of a character: (the character, lower_case, strip_accents) -> text.
+Clean: TypeAlias = Callable[[str, bool, bool], str]
 
-    Lower-cased text has no capitals, and text with accents stripped is decomposed (NFD). So a vocabulary with capitals
-    or composed characters was learned without these steps.
+
+@functools.lru_cache(maxsize=4)
+def hidden_pieces(pieces: tuple[str, ...], clean: Clean = cleaned) -> dict[str, list[str]]:
+    """Setting of `Tokenizer` -> the pieces that no text reaches while it is True.
+
+    Lower-cased text has no capitals, text without accents has no character that decomposes (NFD), and with `split_cjk`
+    each ideograph is a word. Under "" are pieces that no setting reaches: with characters that are always cleaned away,
+    or with punctuation inside of a word. Special tokens are left out.
+    """
+    words = {piece: piece.removeprefix("##") for piece in pieces if not (piece[:1] == "[" and piece[-1:] == "]")}
+    # Alphabets are often completed with all single characters as "##x": these do not count where texts are split.
+    longer = {word: text for word, text in words.items() if len(text) > 1}
+    characters = set().union(*words.values())
+
+    def having(characters: set[str], among: Mapping[str, str]) -> list[str]:
+        return [word for word, text in among.items() if not characters.isdisjoint(text)] if characters else []
+
+    def changed(lower_case: bool = False, strip_accents: bool = False) -> set[str]:
+        return {char for char in characters if clean(char, lower_case, strip_accents).strip() != char}
+
+    removed = changed()
+    ideographs = {char for char in characters if any(first <= ord(char) <= last for first, last in CJK_RANGES)}
+    lost = [*having(removed, words), *having({char for char in characters if is_punctuation(char)}, longer)]
+    return {
+        "lower_case": having(changed(lower_case=True) - removed, words),
+        "strip_accents": having(changed(strip_accents=True) - removed, words),
+        "split_cjk": having(ideographs, longer),
+        "": [*dict.fromkeys(lost)],
+    }
+
+
+def decided(
+    pieces: Sequence[str],
+    lower_case: bool | None = None,
+    strip_accents: bool | None = None,
+    split_cjk: bool | None = None,
+    *,
+    clean: Clean = cleaned,
+) -> dict[str, bool]:
+    """The settings of `Tokenizer`, where None is BERT's default unless that hides pieces: then the vocabulary decides.
+
+    So a vocabulary with capitals keeps case and accents, and one with composed characters, such as Hangul syllables,
+    keeps accents. By default `strip_accents` is True only with `lower_case`.
+    """
+    hidden = hidden_pieces(tuple(pieces), clean)
+    found = {name: len(those) <= _STRAY * len(pieces) for name, those in hidden.items()}
+    lower = found["lower_case"] if lower_case is None else lower_case
+    return {
+        "lower_case": lower,
+        "strip_accents": lower and found["strip_accents"] if strip_accents is None else strip_accents,
+        "split_cjk": found["split_cjk"] if split_cjk is None else split_cjk,
+    }
+
+
+def decision(pieces: Sequence[str], given: Mapping[str, bool | None], clean: Clean = cleaned) -> str:
+    """Says which of the settings that are None are False by `decided`, and why; "" for none."""
+    hidden = hidden_pieces(tuple(pieces), clean)
+    names = [name for name, value in given.items() if value is None and len(hidden[name]) > _STRAY * len(pieces)]
+    if given["lower_case"] is False:  # then accents are kept anyway
+        names = [name for name in names if name != "strip_accents"]
+    examples = " and ".join(dict.fromkeys(repr(_example(hidden[name])) for name in names))
+    made = " and ".join(f"{name}=False" for name in names)
+    return f"{made}, as the vocabulary has pieces such as {examples}" if names else ""
+
+
+def unreachable(pieces: Sequence[str], settings: Mapping[str, bool], clean: Clean = cleaned) -> str:
+    """Says how many pieces no text reaches with these settings, and which settings reach them; "" for a few or none."""
+    hidden = hidden_pieces(tuple(pieces), clean)
+    most = _STRAY * len(pieces)
+    hiding = [name for name, value in settings.items() if value and len(hidden.get(name, ())) > most]
+    lines = []
+    if hiding:
+        lost = set().union(*(hidden[name] for name in hiding))
+        examples = " and ".join(dict.fromkeys(repr(_example(hidden[name])) for name in hiding))
+        lines.append(
+            f"{len(lost):,} of {len(pieces):,} pieces cannot be reached with "
+            f"{' and '.join(f'{name}=True' for name in hiding)}, such as {examples}; "
+            f"{' and '.join(f'{name}=False' for name in hiding)} would reach them"
+        )
+    if "split_cjk" in settings and len(hidden[""]) > most:  # only WordPiece splits texts before
+        lines.append(
+            f"{len(hidden['']):,} of {len(pieces):,} pieces cannot be reached, such as {_example(hidden[''])!r}: words "
+            "are split at punctuation, and control characters are dropped"
+        )
+    return "; ".join(lines)
+
+
+def warn_of_unreachable(
+    pieces: Sequence[str], settings: Mapping[str, bool], clean: Clean = cleaned, *, silent: bool = False
+) -> None:
+    """Logs what `unreachable` says, once in a process: programs open a vocabulary for each part that needs it.
+
+    Args:
+        pieces, settings, clean: as for `unreachable`.
+        silent: logs nothing, now and later.
+    """
+    key = hash((tuple(pieces), *settings.items()))
+    if key not in _WARNED and not silent and (found := unreachable(pieces, settings, clean)):
+        logging.warning("vocabulary: %s", found)
+    _WARNED.add(key)
+
+
+def guess_tokenizer(pieces: Sequence[str]) -> tuple[dict[str, bool], str]:
+    """Guesses a tokenizer's settings from its vocabulary (`decided`), for checkpoints that do not store them.
 
     Returns:
         Keyword arguments for `Tokenizer`, and a sentence that explains the guess.
     """
-    words = [piece for piece in pieces if not (piece.startswith("[") and piece.endswith("]"))]  # no special tokens
-    capitals = [piece for piece in words if piece.lower() != piece]
-    composed = [piece for piece in words if unicodedata.normalize("NFD", piece) != piece]
-    lower_case = len(capitals) <= _STRAY * len(words)
-    strip_accents = lower_case and len(composed) <= _STRAY * len(words)
-    case, accents = "lower-cases" if lower_case else "keeps case", "strips" if strip_accents else "keeps"
-    return (
-        {"lower_case": lower_case, "strip_accents": strip_accents, "split_cjk": True},
-        f"the tokenizer {case} and {accents} accents: guessed from the vocabulary, in which {_count(capitals)} of "
-        f"{len(words):,} pieces have capitals and {_count(composed)} have composed characters",
+    settings, hidden = decided(pieces), hidden_pieces(tuple(pieces))
+    case = "lower-cases" if settings["lower_case"] else "keeps case"
+    accents = "strips" if settings["strip_accents"] else "keeps"
+    apart = "" if settings["split_cjk"] else ", and ideographs together in words,"
+    several = "" if settings["split_cjk"] else f", and {_count(hidden['split_cjk'])} have ideographs beside others"
+    return settings, (
+        f"the tokenizer {case} and {accents} accents{apart}: guessed from the vocabulary, in which "
+        f"{_count(hidden['lower_case'])} of {len(pieces):,} pieces have capitals and "
+        f"{_count(hidden['strip_accents'])} have composed characters{several}"
     )
+
+
+def _example(pieces: Sequence[str]) -> str:
+    """One of the pieces, a whole word of several characters if there is one."""
+    return next((piece for piece in pieces if len(piece) > 1 and not piece.startswith("##")), pieces[0])
 
 
 def _count(pieces: Sequence[str]) -> str:

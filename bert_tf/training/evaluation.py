@@ -19,6 +19,7 @@ from bert_tf.progress import bar
 from bert_tf.quiet import traced_function
 from bert_tf.tasks.objective import Objective
 from bert_tf.tasks.task import FineTuningTask
+from bert_tf.text.unknown import UnknownTokens
 from bert_tf.training.strategy import accelerator, parallel_parts
 from bert_tf.types import Array, Json, Metrics, Tensors
 
@@ -164,9 +165,11 @@ class Split:
         examples: in their order.
         read_report: examples that were skipped or repaired.
         columns: from `Codec.to_tensors`, set by `prepare`.
+        unknown: the unknown tokens of a sample, likewise.
     """
 
     columns: Tensors
+    unknown: UnknownTokens
 
     def __init__(self, source: Examples, role: str, *, labelled: bool = True) -> None:
         self.labelled, self.where, self.read_report = labelled, source.where(role), ReadReport()
@@ -187,6 +190,8 @@ class Split:
         if self.labelled:
             task.check(self.examples, self.read_report)
         print_report(self.where, self.read_report)
+        self.unknown = UnknownTokens(task.tokenizer, self.where)
+        self.unknown.read(task.codec.texts(self.columns))
 
 
 def evenly_spaced(examples: Sequence[Any], most: int) -> list[Any]:
@@ -256,10 +261,12 @@ def predictor(
         JSON-ready).
     """
     answers = DistributedPredictor(task, model, strategy, labelled=False)
+    unknown = UnknownTokens(task.tokenizer)
 
     def predict(examples: Iterable[Any], batch_size: int) -> Iterator[tuple[Any, Json]]:
         for chunk in task.codec.chunks(examples, _CHUNK):
             columns = task.codec.to_tensors(chunk, labelled=False)
+            unknown.read(task.codec.texts(columns))
             answered, _ = answers(columns, task.codec.rows.batches(columns, batch_size))
             yield from zip(chunk, task.codec.predictions(chunk, answered), strict=True)
 

@@ -34,4 +34,5 @@ def test_losses_and_unknown_metrics_are_numbers():
 def test_a_line_has_whole_counts_and_says_what_was_truncated():
     metrics = {"loss": 0.5, "slot_entities": 1794.0, "PER/f1": 0.5, "truncated_share": 0.031, "padding_share": 0.2}
     assert metrics_line(metrics) == "loss 0.5000, slot_entities 1794, 3.1% of the inputs truncated"
-    assert metrics_line(metrics | {"truncated_share": 0.0}) == "loss 0.5000, slot_entities 1794"
+    assert metrics_line(metrics | {"truncated_share": 0.0, "unknown_share": 0.002}) == "loss 0.5000, slot_entities 1794"
+    assert metrics_line({"loss": 0.5, "unknown_share": 0.751}) == "loss 0.5000, 75.1% of the tokens unknown"

@@ -11,11 +11,13 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.heads import BertPretrainer
 from bert_tf.tasks.encoder_distillation import DistilledEncoder, check_teacher
 from bert_tf.tasks.masked_lm import MaskedLM
+from bert_tf.text import Tokenizer
 from tests.errors import raises
 from tests.model.numpy_bert import encode, masked_lm_logits
-from tests.model.small import randomize, seeded, small_config
+from tests.model.small import PIECES, randomize, seeded, small_config
 from tests.tasks.test_pretraining_objectives import GELU, cross_entropy, renamed, spanbert_features
 
+TOKENIZER = Tokenizer(PIECES)
 NO_DROPOUT = {"pooler": False, "activation": GELU, "dropout": 0.0, "attention_dropout": 0.0}
 STUDENT = small_config(**NO_DROPOUT)
 LARGER = small_config(**NO_DROPOUT, num_layers=4, hidden_size=48)  # of the same number of heads
@@ -121,7 +123,7 @@ def made(case):
     settings, larger, *_ = CASES[case]
     encoder = BertEncoder(larger, name="teacher")
     teacher = randomize(BertPretrainer(encoder, next_sentence=False) if case == "distilbert" else encoder, 1, 0.4)
-    task = DistilledEncoder(None, 24, objective=case, settings=settings, student=STUDENT, teacher=teacher)
+    task = DistilledEncoder(TOKENIZER, 24, objective=case, settings=settings, student=STUDENT, teacher=teacher)
     model = randomize(task.build(BertEncoder(STUDENT)), scale=0.4)
     return task, model, teacher, {name: tf.constant(value) for name, value in spanbert_features().items()}
 
@@ -191,7 +193,9 @@ def test_nothing_flows_back_into_the_teacher_which_computes_without_dropout():
     teacher = randomize(BertEncoder(larger))
     variables = teacher.trainable_variables
     settings = EncoderDistillation(relation_heads=4)
-    task = DistilledEncoder(None, 24, objective="minilm", settings=settings, student=STUDENT, teacher=teacher)
+    task = DistilledEncoder(
+        Tokenizer(PIECES), 24, objective="minilm", settings=settings, student=STUDENT, teacher=teacher
+    )
     model = task.build(BertEncoder(STUDENT))
     features = {name: tf.constant(value) for name, value in spanbert_features().items()}
     losses = []
@@ -211,7 +215,9 @@ def test_a_student_that_equals_its_teacher_has_nothing_to_learn():
     rows = {name: tf.constant(value) for name, value in spanbert_features().items()}
     encoder = randomize(BertEncoder(STUDENT))
     settings = EncoderDistillation(relation_heads=16)
-    task = DistilledEncoder(None, 24, objective="minilm", settings=settings, student=STUDENT, teacher=encoder)
+    task = DistilledEncoder(
+        Tokenizer(PIECES), 24, objective="minilm", settings=settings, student=STUDENT, teacher=encoder
+    )
     outputs = task.build(encoder)({name: rows[name] for name in encoder.input})
     found = task.objective.loss_and_metrics(rows, outputs)
     for name in ("qq_loss", "kk_loss", "vv_loss"):
@@ -252,7 +258,9 @@ def test_a_cosine_without_weight_is_left_out_and_needs_no_equal_sizes():
     settings = EncoderDistillation(weights=(5.0, 2.0, 0.0)).check("distilbert")
     check_teacher("distilbert", settings, STUDENT, LARGER, "pretraining")
     teacher = BertPretrainer(BertEncoder(LARGER), next_sentence=False)
-    task = DistilledEncoder(None, 24, objective="distilbert", settings=settings, student=STUDENT, teacher=teacher)
+    task = DistilledEncoder(
+        Tokenizer(PIECES), 24, objective="distilbert", settings=settings, student=STUDENT, teacher=teacher
+    )
     model = task.build(BertEncoder(STUDENT))
     features = {name: tf.constant(value) for name, value in spanbert_features().items()}
     found = task.objective.loss_and_metrics(

@@ -35,7 +35,7 @@ def fill(task, model):
 
 @pytest.mark.parametrize("kind", [Pretraining, MaskedLM])
 def test_metrics_count_masked_tokens_and_pairs(kind):
-    task = kind(None, max_length=12)
+    task = kind(Tokenizer(PIECES), max_length=12)
     rng = np.random.default_rng(0)
     masked, following = rng.normal(size=(3, 4, 50)), rng.normal(size=(3, 2))
     ids = rng.integers(0, 50, (3, 4))
@@ -43,6 +43,8 @@ def test_metrics_count_masked_tokens_and_pairs(kind):
     weights = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]])
     labels = np.array([0, 1, 1])
     features = {
+        # [CLS], [SEP], [MASK] and padding are not counted: 2 of 6 pieces are [UNK].
+        "input_word_ids": tf.constant([[2, 1, 3, 0, 0], [2, 5, MASK, 1, 3], [6, 7, 8, 3, 0]]),
         "input_mask": tf.constant([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 2, 2, 3, 0]]),  # packed rows count sequences
         "masked_lm_ids": tf.constant(ids, tf.int32),
         "masked_lm_weights": tf.constant(weights, tf.float32),
@@ -57,10 +59,11 @@ def test_metrics_count_masked_tokens_and_pairs(kind):
         "mlm_accuracy": (((masked.argmax(-1) == ids) * weights).sum(), 4),
         "nsp_accuracy": ((following.argmax(-1) == labels).sum(), 3),
         "padding_share": (3, 15),
+        "unknown_share": (2, 6),
     }
     assert expected["mlm_accuracy"][0] >= 1
     assert metrics.keys() == {*task.objective.losses, *task.objective.metric_names}
-    assert len(metrics) == {Pretraining: 5, MaskedLM: 3}[kind]
+    assert len(metrics) == {Pretraining: 6, MaskedLM: 4}[kind]
     for name in metrics:
         np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-5, err_msg=name)
     assert task.objective.weights(features).keys() == set(task.objective.losses)
@@ -69,8 +72,9 @@ def test_metrics_count_masked_tokens_and_pairs(kind):
 
 
 def test_the_sequences_of_packed_rows_are_counted_one_by_one():
-    task = Pretraining(None, max_length=12)
+    task = Pretraining(Tokenizer(PIECES), max_length=12)
     features = {
+        "input_word_ids": tf.ones([2, 3], tf.int32),
         "input_mask": tf.constant([[1, 2, 3], [1, 1, 1]]),
         "masked_lm_ids": tf.zeros([2, 1], tf.int32),
         "masked_lm_weights": tf.ones([2, 1]),
@@ -90,7 +94,7 @@ def test_the_sequences_of_packed_rows_are_counted_one_by_one():
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_each_language_has_the_metrics_of_its_own_tokens_and_pairs(packed):
-    task = Pretraining(None, max_length=12, languages=("en", "ko", "xx"))
+    task = Pretraining(Tokenizer(PIECES), max_length=12, languages=("en", "ko", "xx"))
     rng = np.random.default_rng(0)
     languages = np.array([[0] * 6, [1] * 6, [0] * 4 + [1] * 2 if packed else [0] * 6])
     firsts = np.array([[0, 0], [0, 0], [0, 4]])[:, : 1 + packed]
@@ -100,6 +104,7 @@ def test_each_language_has_the_metrics_of_its_own_tokens_and_pairs(packed):
     labels, following = rng.integers(0, 2, firsts.shape), rng.normal(size=(*firsts.shape, 2))
     pairs = np.array([[1, 0], [1, 0], [1, 1]])[:, : 1 + packed]
     features = {
+        "input_word_ids": mask,
         "input_mask": mask,
         "language_ids": languages,
         "masked_lm_ids": ids,
@@ -132,7 +137,7 @@ def test_each_language_has_the_metrics_of_its_own_tokens_and_pairs(packed):
             np.testing.assert_allclose(metrics[f"{language}/{name}"], pair, rtol=1e-5, err_msg=f"{language} {name}")
         assert float(metrics[f"{language}/tokens"][0]) == ((mask > 0) & (languages == number)).sum()
     assert task.objective.totals == ("en/tokens", "ko/tokens", "xx/tokens")
-    plain = Pretraining(None, max_length=12).objective.loss_and_metrics(
+    plain = Pretraining(Tokenizer(PIECES), max_length=12).objective.loss_and_metrics(
         features, {name: tf.constant(value, tf.float32) for name, value in logits.items()}
     )
     assert all(np.array_equal(plain[name], metrics[name]) for name in plain)
@@ -140,7 +145,7 @@ def test_each_language_has_the_metrics_of_its_own_tokens_and_pairs(packed):
 
 def test_a_batch_without_masks_divides_by_more_than_zero():
     features = {"masked_lm_weights": tf.zeros([2, 3]), "next_sentence_labels": tf.zeros([2], tf.int32)}
-    assert float(Pretraining(None, 12).objective.weights(features)["mlm_loss"]) > 0
+    assert float(Pretraining(Tokenizer(PIECES), 12).objective.weights(features)["mlm_loss"]) > 0
 
 
 def expected_fillings(model, words):
@@ -215,7 +220,7 @@ def test_a_masked_language_model_loaded_or_exported_gives_numpys_answers(tmp_pat
 
 
 def test_lengths_and_masks_are_counted_for_each_sequence_of_a_row():
-    task = MaskedLM(None, 12)
+    task = MaskedLM(Tokenizer(PIECES), 12)
     packed = {
         "input_mask": [[1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 0], [1] * 12, [1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]],
         "masked_lm_positions": [[1, 5, 8, 9], [1, 2, 3, 0], [1, 0, 0, 0]],

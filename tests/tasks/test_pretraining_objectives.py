@@ -92,12 +92,12 @@ def spanbert_features():
 
 CASES = {
     "electra": (
-        lambda: Electra(None, 24, generator_size=0.5),
+        lambda: Electra(Tokenizer(PIECES), 24, generator_size=0.5),
         electra.masked_features,
         numpy_electra,
         {"rtd_loss": 50},
     ),
-    "span_boundary": (lambda: SpanBoundary(None, 24, longest=5), spanbert_features, numpy_spanbert, {}),
+    "span_boundary": (lambda: SpanBoundary(Tokenizer(PIECES), 24, longest=5), spanbert_features, numpy_spanbert, {}),
 }
 
 

@@ -47,6 +47,8 @@ def read(files: TokenizerFiles) -> Tokenizer:
     settings: Json = {ours: files.config.get(theirs, default) for ours, (theirs, _, default) in _SETTINGS.items()}
     if files.library:
         settings = _settled(settings, normalizer, files)
+    # Not as the vocabulary needs it, but as Transformers does.
+    settings["strip_accents"] = strips_accents(settings["lower_case"], settings["strip_accents"])
     return Tokenizer(pieces, **settings)
 
 

@@ -1,6 +1,7 @@
 """Pre-training batches from text or prepared shards: new pairs and masks every epoch (BERT, 3.1 and appendix A.2)."""
 
 import contextlib
+import dataclasses
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.corpus.corpus import TOO_BAD, Corpus
 from bert_tf.inputs.corpus.documents import (
     check_documents,
+    first_documents,
     full_sentences,
     in_batches,
     sentence_pairs,
@@ -24,6 +26,7 @@ from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows, most_pairs
 from bert_tf.inputs.corpus.service import OUT_OF_ORDER
 from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker, prediction_budgets, unmark_words
 from bert_tf.text.base import BaseTokenizer
+from bert_tf.text.unknown import report
 from bert_tf.types import Tensors
 
 _BATCHES_PER_POOL = 32
@@ -82,16 +85,28 @@ def _naming(language: str) -> Iterator[None]:
         raise (type(error)(f"language {language}: {error}") if language else error) from None
 
 
-def pair_warning(corpus: Corpus) -> str:
-    """A line for the user if most pairs of the corpus will be bad, with the ways out; else "". Reads a sample."""
-    if corpus.data.pairs == "none":
-        return ""
+def corpus_warnings(corpus: Corpus) -> list[str]:
+    """Lines for the user: on too many unknown tokens, and if most pairs will be bad, with the ways out.
+
+    Reads a sample.
+    """
+    plain = corpus._replace(data=dataclasses.replace(corpus.data, masking="token"))  # ids without marks of words
     with reading(", ".join(corpus.files)):
-        problem = unfit_for_pairs(corpus.documents([0, 0], per_block=8), _most_tokens(corpus))
+        blocks = first_documents(plain.documents([0, 0], per_block=8))
+    tokenizer = corpus.tokenizer
+    unknown = sum(int(tf.math.count_nonzero(block.flat_values == tokenizer.unk_id)) for block in blocks)
+    lines = [report(tokenizer, unknown, sum(int(tf.size(block.flat_values)) for block in blocks))]
+    if corpus.data.pairs != "none":
+        lines.append(_pair_warning(unfit_for_pairs(blocks, _most_tokens(corpus)), corpus.data))
+    return [line for line in lines if line]
+
+
+def _pair_warning(problem: str, data: PretrainingData) -> str:
+    """What `unfit_for_pairs` says, with the ways out."""
     if not problem:
         return ""
     ways = "train without pairs (data.pairs=none)"
-    if corpus.data.layout == "sentences":
+    if data.layout == "sentences":
         layout = "the layout documents (data.layout, or --layout of prepare), which splits it into sentences"
         ways = f"if each line is a whole document, use {layout}; otherwise {ways}"
     return f"{problem}; {ways}"

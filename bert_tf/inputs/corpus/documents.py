@@ -1,6 +1,6 @@
 """Documents cut into sequences: pairs of segments (BERT, section 3.1, task 2) or full sentences (RoBERTa)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,7 +13,7 @@ from bert_tf.types import Tensors
 Pack: TypeAlias = Callable[..., tuple[tf.RaggedTensor, tf.RaggedTensor]]
 
 _LARGEST_INT32 = 2**31 - 1
-# Documents and tokens that are read to see whether pairs can be made of the corpus: a second at most.
+# Documents and tokens that are read to see what a corpus is like: a second at most.
 _SAMPLED_DOCUMENTS, _SAMPLED_TOKENS = 1000, 100_000
 # Shares of the sample from which on a line says so.
 _MOST_SINGLE, _MOST_CUT = 0.5, 0.1
@@ -37,26 +37,35 @@ def check_documents(documents: tf.data.Dataset, pairs: str = "nsp") -> None:
         )
 
 
-def unfit_for_pairs(documents: tf.data.Dataset, max_tokens: int) -> str:
-    """Says in a few words why the pairs of a corpus will be bad; "" if they will not. Reads its first documents.
+def first_documents(documents: tf.data.Dataset) -> list[tf.RaggedTensor]:
+    """A sample: the first blocks of documents, which show what a corpus is like."""
+    blocks, count, tokens = list[tf.RaggedTensor](), 0, 0
+    for block in documents:
+        blocks.append(block)
+        count, tokens = count + int(block.nrows()), tokens + int(tf.size(block.flat_values))
+        if count >= _SAMPLED_DOCUMENTS or tokens >= _SAMPLED_TOKENS:
+            break
+    return blocks
+
+
+def unfit_for_pairs(blocks: Iterable[tf.RaggedTensor], max_tokens: int) -> str:
+    """Says in a few words why the pairs of a corpus will be bad; "" if they will not.
 
     A document of one sentence has no second segment, so it always gets one of another document, and a model that always
     answers so is right. Sentences that are longer than a pair lose the rest.
 
     Args:
-        documents: Dataset of blocks of documents, RaggedTensors [num_documents, None, None].
+        blocks: of documents, RaggedTensors [num_documents, None, None].
         max_tokens: as for `sentence_pairs`.
     """
     count = single = tokens = lost = 0
-    for block in documents:
+    for block in blocks:
         lengths = block.values.row_lengths().numpy()
         sentences = tf.math.segment_sum(tf.cast(lengths > 0, tf.int32), block.value_rowids())
         count += int(tf.math.count_nonzero(sentences))
         single += int(tf.math.count_nonzero(sentences == 1))
         tokens += int(lengths.sum())
         lost += int(np.maximum(lengths - max_tokens, 0).sum())
-        if count >= _SAMPLED_DOCUMENTS or tokens >= _SAMPLED_TOKENS:
-            break
     problems = []
     if single > _MOST_SINGLE * count:
         problems.append(f"{single / count:.0%} have a single sentence, so that their pairs always have label 1")

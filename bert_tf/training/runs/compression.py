@@ -133,10 +133,8 @@ def _texts(job: Job) -> Iterable[str | bytes]:
     """All texts of the training examples."""
     codec = job.task.codec
     for chunk in codec.chunks(job.source.examples(ReadReport(), "train", labelled=False), 4096):
-        columns = codec.to_tensors(chunk, labelled=False)
-        for spec in codec.inputs():
-            column = columns[spec.name]
-            yield from (column.flat_values if isinstance(column, tf.RaggedTensor) else tf.reshape(column, [-1])).numpy()
+        for texts in codec.texts(codec.to_tensors(chunk, labelled=False)):
+            yield from texts.numpy()
 
 
 def _prune(job: Job, start: str, path: str, share: float) -> None:

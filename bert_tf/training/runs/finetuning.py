@@ -159,6 +159,7 @@ def finetune(
 
     def finish(results: Json) -> None:
         results["skipped"] = {role: split.read_report.counts for role, split in splits.items()}
+        results["unknown_share"] = {role: split.unknown.share for role, split in splits.items()}
         results["steps_per_epoch"] = steps_per_epoch
         if evaluation is None:
             return

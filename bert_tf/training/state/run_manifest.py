@@ -26,6 +26,10 @@ RESUMABLE_FIELDS = {
     "config.validation": "a path",
     "config.data.languages": "paths; their names are compared in `inputs`",
     "config.tokenizer.vocab": "a path",
+    # None stands for what the vocabulary decides; the settings in use are compared with its contents, in `inputs`.
+    "config.tokenizer.lower_case": "in `inputs`",
+    "config.tokenizer.strip_accents": "in `inputs`",
+    "config.tokenizer.split_cjk": "in `inputs`",
     "config.data.train": "a path",
     "config.data.validation": "a path",
     "config.data.test": "a path",

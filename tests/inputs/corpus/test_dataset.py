@@ -9,7 +9,7 @@ from scipy import stats
 from bert_tf.config import PretrainingData
 from bert_tf.errors import DataError
 from bert_tf.inputs.corpus.corpus import Corpus
-from bert_tf.inputs.corpus.dataset import check_corpus, pair_warning, pretraining_dataset
+from bert_tf.inputs.corpus.dataset import check_corpus, corpus_warnings, pretraining_dataset
 from bert_tf.inputs.masking import Masker
 from bert_tf.text.tokenizer import Tokenizer
 from tests.errors import raises
@@ -220,19 +220,34 @@ def test_a_corpus_of_one_sentence_is_refused_before_training(tmp_path):
 
 def test_a_corpus_of_one_line_documents_gets_a_line_with_both_ways_out(corpus, tmp_path):
     path = tmp_path / "lines.txt"
+    tokenizer = Tokenizer([*corpus[1].vocab, "."])
     path.write_text("\n\n".join(f"w{k} w{k + 1}. w{k + 2}" for k in range(0, 90, 3)))
     warnings = [
-        pair_warning(Corpus([str(path)], corpus[1], PretrainingData(**fields)))
+        corpus_warnings(Corpus([str(path)], tokenizer, PretrainingData(**fields)))
         for fields in ({}, {"pairs": "sop"}, {"layout": "documents"}, {"pairs": "none"})
     ]
     line = "of the first 30 documents, 100% have a single sentence, so that their pairs always have label 1; "
-    for warning in warnings[:2]:
+    for (warning,) in warnings[:2]:
         assert warning.startswith(line) and "data.layout" in warning and "data.pairs=none" in warning
-    assert warnings[2:] == ["", ""]  # two sentences each, and no pairs
-    assert pair_warning(Corpus(*corpus, PretrainingData())) == ""
+    assert warnings[2:] == [[], []]  # two sentences each, and no pairs
+    assert corpus_warnings(Corpus(*corpus, PretrainingData())) == []
     path.write_text("\n".join(f"w{k}" for k in range(30)))
-    one_sentence = pair_warning(Corpus([str(path)], corpus[1], PretrainingData(layout="documents")))
-    assert one_sentence == line + "train without pairs (data.pairs=none)"
+    one_sentence = corpus_warnings(Corpus([str(path)], tokenizer, PretrainingData(layout="documents")))
+    assert one_sentence == [line + "train without pairs (data.pairs=none)"]
+
+
+@pytest.mark.parametrize("masking", ["token", "whole_word"])  # of which the second marks words in the ids
+def test_a_corpus_with_many_unknown_tokens_gets_a_line(tmp_path, masking):
+    path = tmp_path / "lines.txt"
+    path.write_text("\n\n".join(f"w1 strange w{k}" for k in range(30)))
+    data = PretrainingData(pairs="none", masking=masking)
+    tokenizer = Tokenizer([*SPECIALS, "strange", "w", "##1", "##2"])
+    found = corpus_warnings(Corpus([str(path)], tokenizer, data))
+    # Each of 30 lines has 3 known tokens (w ##1 strange) and one more word. 6 of these words are known, and 16 tokens:
+    # w1, w2, w11, w12, w21 and w22. So 24 of 90 + 16 + 24 are unknown.
+    assert found == [
+        "18.5% of the tokens are [UNK]: the vocabulary lacks these words; use one that was learned from such text"
+    ]
 
 
 def test_an_empty_file_among_others_is_named(tmp_path, corpus):
