@@ -27,7 +27,10 @@ _OUTPUT_DIR = flags.DEFINE_string(
 _SIZE = flags.DEFINE_string("target_size", None, "Largest export on disk, such as 20MB or 900kB.")
 _MS = flags.DEFINE_float("target_ms", None, "Longest time for a text, in milliseconds: the median with one thread.")
 _TEXTS = flags.DEFINE_string(
-    "texts", "", "Examples, labelled or not, whose time is measured; by default the validation examples."
+    "texts",
+    "",
+    "Examples, labelled or not, such as the model will read: their words are kept, students learn from them, and the "
+    "time for them is measured.",
 )
 _DATA = data_flags()
 _STRATEGY = strategy_flags()

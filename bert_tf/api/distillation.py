@@ -40,8 +40,9 @@ def distill(
     Args:
         teacher: a fine-tuned model, such as a `TextClassifier`, or its path.
         student: path of a pre-trained model to start from, in any format that `bert_tf.load` reads. Or a new student,
-            which gets the teacher's tokenizer: its architecture (vocab_size 0: as large as the teacher's), or a number
-            of layers, for one that starts with as many evenly spaced layers of the teacher and its embeddings.
+            which gets the teacher's tokenizer: its architecture (vocab_size 0: as large as the teacher's), for one that
+            starts with the principal components of the teacher's word embeddings; or a number of layers, for one that
+            starts with as many evenly spaced layers of the teacher and its embeddings.
         texts: inputs without labels, as the teacher's `predict` takes them.
         labelled_data: (x, y), or what `x` alone can be in `fit`; their labels are learned, too.
         validation_data: the same, evaluated after every epoch.

@@ -19,14 +19,14 @@ class TaskDistillation:
             arXiv:1503.02531, section 2); the loss is multiplied by its square. Numbers have none.
         weight: share of the teacher's answers in the loss; the rest is for the labels. With 1 the training file may
             have no labels.
-        texts: further examples without labels: a file in --data_dir, in the format of the labelled ones or in JSON
-            lines (.jsonl); "" for none.
+        texts: further examples without labels: a file in --data_dir, or the absolute path of another one, in the format
+            of the labelled ones or in JSON lines (.jsonl); "" for none.
         layers: number of layers of a new student that starts with as many evenly spaced layers of the teacher, and with
             its embeddings (Sanh et al., 2019, arXiv:1910.01108, section 3). A student that --init names has neither
             `layers` nor `size` nor `student`; a new one has one of them.
-        size: of a new student with random weights: a name that `BertConfig.from_name` knows, such as "tiny".
-        student: architecture of a new student with random weights; vocab_size 0 means the size of the teacher's
-            vocabulary.
+        size: of a new student, which starts with the principal components of the teacher's word embeddings and
+            otherwise random weights: a name that `BertConfig.from_name` knows, such as "tiny".
+        student: architecture of such a student; vocab_size 0 means the size of the teacher's vocabulary.
         answers: folder for the teacher's answers, which other runs with the same teacher and texts read instead of
             computing them; "" for one in the model directory.
     """

@@ -11,6 +11,6 @@ def get_config():
         task=ClassificationConfig(max_length=128),
         data=ExampleData(format="sst"),
         distillation=TaskDistillation(size="tiny"),
-        # From random weights: more epochs than for a fine-tuning.
+        # The layers start from random weights: more epochs than for a fine-tuning.
         train=TrainConfig(batch_size=32, epochs=10),
     )

@@ -1,40 +1,37 @@
 """Compression of a fine-tuned model: steps that make it smaller, from the cheapest on, until a target is met."""
 
-import dataclasses
 import os
 import shutil
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.checkpoints import adapt, directory
-from bert_tf.config import FinetuneConfig, TaskDistillation, TrainConfig, to_dict
+from bert_tf.checkpoints import directory
+from bert_tf.config import FinetuneConfig, to_dict
 from bert_tf.config.values import fitting
 from bert_tf.errors import ConfigError, DataError, UnsuitedError
-from bert_tf.files import check_output, replacing_directory, write_json
+from bert_tf.files import check_output, write_json
 from bert_tf.inference import latency, predictions
 from bert_tf.inference.check import rest_body
 from bert_tf.inference.samples import Request
 from bert_tf.inference.saved_model import export_run
-from bert_tf.inputs.datasets.examples import ReadReport
-from bert_tf.inputs.datasets.sources import Source
 from bert_tf.inputs.identity import file_identity
 from bert_tf.locks import locked
 from bert_tf.tasks import FineTuningTask
 from bert_tf.training.evaluation import Split, evenly_spaced
 from bert_tf.training.reporter import SILENT, Reporter
-from bert_tf.training.runs.finetuning import finetune, source_of
-from bert_tf.training.runs.pruning import prune_model
+from bert_tf.training.runs.compression_steps import STEPS, Job, Step
+from bert_tf.training.runs.finetuning import source_of
 from bert_tf.training.runs.runner import DivergedError, isolated_session, results_of
 from bert_tf.training.state.run_manifest import AnotherRunError, RunManifest, remedy
 from bert_tf.types import Json
 
 THREADS = (1, 2)
-# Of a step's results.json, besides name, title and parameters.
+# Of a step's results.json, besides name, title, note and parameters.
 _MEASURED = ("value", "interval", "megabytes", "ms_1_thread", "ms_2_threads", "texts_per_second")
+_FREE = 0.002  # share of the metric that a start of later steps may lose: not an example of 500
 _TIMED, _BATCH = 50, 32  # examples of which each is timed, and that are timed together
 
 
@@ -77,102 +74,6 @@ class Target(NamedTuple):
         return f"{number} ms for a text" if self.megabytes is None else f"{number} MB"
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """What the steps have in common.
-
-    Attributes:
-        model_dir: the fine-tuned model.
-        data_dir: of the examples.
-        task: of the model.
-        source: of the examples.
-        strategy: for steps that train.
-        reporter: for steps that train.
-    """
-
-    model_dir: str
-    data_dir: str
-    task: FineTuningTask
-    source: Source
-    strategy: tf.distribute.Strategy
-    reporter: Reporter = SILENT
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """A way to a smaller model.
-
-    Attributes:
-        name: of its folder.
-        title: for people.
-        optimize: as for `export`.
-        make: writes its model, from the job, the model directory from which it starts, and that of its model, which may
-            be there, or a part of it, from a run that was killed; None for the model from which it starts.
-    """
-
-    name: str
-    title: str
-    optimize: str = "int8"
-    make: Callable[[Job, str, str], None] | None = None
-
-
-def _trim(job: Job, start: str, path: str) -> None:
-    """Keeps only the pieces of the training texts and all characters, and as many positions as inputs have."""
-    if os.path.exists(path):
-        return
-    checkpoint, report = adapt.trim_vocabulary(directory.read(start), _texts(job))
-    longest = job.task.config.max_length
-    if longest < checkpoint.config.max_position_embeddings:
-        checkpoint = adapt.resize_positions(checkpoint, longest)
-    with replacing_directory(path) as temporary:
-        directory.save_checkpoint(dataclasses.replace(checkpoint, slots={}, step=None), temporary)
-        write_json(os.path.join(temporary, "vocabulary.json"), report)
-
-
-def _texts(job: Job) -> Iterable[str | bytes]:
-    """All texts of the training examples."""
-    codec = job.task.codec
-    for chunk in codec.chunks(job.source.examples(ReadReport(), "train", labelled=False), 4096):
-        for texts in codec.texts(codec.to_tensors(chunk, labelled=False)):
-            yield from texts.numpy()
-
-
-def _prune(job: Job, start: str, path: str, share: float) -> None:
-    """Removes a share of the layers' weights; nothing is trained."""
-    if not os.path.exists(path):
-        prune_model(start, path, lambda _: job.source, "train", share, job.strategy)
-
-
-def _prune_and_train(job: Job, start: str, path: str, share: float) -> None:
-    """The pruned model as a student of the whole one."""
-    pruned = os.path.join(os.path.dirname(path), "pruned")
-    _prune(job, start, pruned, share)
-    train = TrainConfig(batch_size=32, epochs=3)
-    _distil(job, start, path, TaskDistillation(), train, init=pruned)
-
-
-def _shrink(job: Job, start: str, path: str) -> None:
-    """A new student of BERT-tiny's size; it starts from random weights and so learns longer."""
-    _distil(job, start, path, TaskDistillation(size="tiny"), TrainConfig(batch_size=32, epochs=10))
-
-
-def _distil(job: Job, start: str, path: str, settings: TaskDistillation, train: TrainConfig, init: str = "") -> None:
-    config = FinetuneConfig(task=job.task.config, data=job.task.data, distillation=settings, train=train)
-    finetune(config, job.data_dir, init, path, job.strategy, teacher=start, reporter=job.reporter)
-
-
-# In the order of what they cost: seconds, a minute, and then the time of a training.
-STEPS: tuple[Step, ...] = (
-    Step("original", "the model itself", "none"),
-    Step("trimmed", "with the words and lengths that it needs", "none", _trim),
-    Step("int8", "the same in 8 bits"),
-    Step("pruned", "without a quarter of the layers' weights, in 8 bits", make=partial(_prune, share=0.25)),
-    Step("half", "without half of them, distilled, in 8 bits", make=partial(_prune_and_train, share=0.5)),
-    Step("quarter", "without three quarters, distilled, in 8 bits", make=partial(_prune_and_train, share=0.75)),
-    Step("tiny", "2 layers of 128 units, distilled, in 8 bits", make=_shrink),
-)
-
-
 def compress(
     model_dir: str,
     data_dir: str,
@@ -187,10 +88,10 @@ def compress(
 ) -> Json:
     """Makes a fine-tuned model smaller or faster until it meets a target.
 
-    Steps start from the trimmed model, once there is one; those that it cannot have are left out, with the reason. Each
-    step has a folder in `output_dir` with its export, results.json and its model, unless that is the one from which it
-    starts. A run that was killed goes on after the last step that has results.json, and another target uses those that
-    are there.
+    Steps start from the trimmed model, once there is one, unless trimming takes more than 0.2% of the metric; those
+    that it cannot have are left out, with the reason. Each step has a folder in `output_dir` with its export,
+    results.json and its model, unless that is the one from which it starts. A run that was killed goes on after the
+    last step that has results.json, and another target uses those that are there.
 
     Args:
         model_dir: of the model.
@@ -199,16 +100,18 @@ def compress(
         target: what to meet.
         strategy: for steps that train.
         task: of the model, with the settings of the data.
-        texts: file with examples, labelled or not, whose speed counts; "" for the validation examples.
+        texts: file with examples, labelled or not, like those that the model will read: their words are kept, students
+            learn from them without their labels, and their speed counts. "" for none: then the speed of the validation
+            examples counts, and students read the training examples alone.
         steps: in their order; the first is the model itself, with which the others are compared.
         reporter: gets the results.
 
     Returns:
         The contents of results.json: program; target; metric, the name of the task's; examples, their number; best, the
         name of the step that met the target, else of the nearest; reached; left_out, a list of dicts: name and reason;
-        and rows, a list of dicts: name, title, value (of the metric), interval (95%, by bootstrap; None if the task has
-        none), megabytes, parameters, ms_1_thread and ms_2_threads (medians for one text), texts_per_second (in batches
-        of 32, one thread), and model and export, their paths.
+        and rows, a list of dicts: name, title, note (what else is to be said, or ""), value (of the metric), interval
+        (95%, by bootstrap; None if the task has none), megabytes, parameters, ms_1_thread and ms_2_threads (medians for
+        one text), texts_per_second (in batches of 32, one thread), and model and export, their paths.
 
     Raises:
         ConfigError, DataError: of wrong arguments; and if no step meets the target, when everything else is done and
@@ -220,12 +123,10 @@ def compress(
     split = Split(source, "validation")
     split.prepare(task)
     predictions.check(task, split.examples)
-    timed = split.examples
-    if texts:
-        timed = list(Source(task.data, texts, task.example).examples(ReadReport(), "test", labelled=False))
-        if not timed:
-            raise DataError(f"{texts}: no examples; expected at least one text to measure the speed with")
-    job = Job(model_dir, data_dir, task, source, strategy, reporter)
+    job = Job(model_dir, data_dir, task, source, split.examples, strategy, texts, reporter)
+    timed = list(job.more()) if texts else split.examples
+    if not timed:
+        raise DataError(f"{texts}: no examples; expected at least one text to measure the speed with")
     identity = {
         "program": "compress",
         "data_dir": data_dir,
@@ -249,8 +150,15 @@ def compress(
                 left_out.append({"name": step.name, "reason": str(error)})
                 print(f"{step.name}, {step.title}: left out: {error}", flush=True)
                 continue
-            if step.make is _trim:
-                start = rows[-1]["model"]
+            if step.is_start:
+                if _lost(task, *rows[:: len(rows) - 1]) <= _FREE:
+                    start = rows[-1]["model"]
+                else:
+                    rows[-1]["note"] += (
+                        f", which costs {task.monitor}: later steps start from the model itself; with more texts "
+                        "(--texts) it keeps more words"
+                    )
+            print(line(rows[-1], task.monitor), flush=True)
             if rows[-1][target.key] <= target.limit:
                 break
         reached = rows[-1][target.key] <= target.limit
@@ -281,7 +189,16 @@ def line(row: Json, metric: str) -> str:
     times = ", ".join(
         f"{row[key]:.2f} ms with {key.removeprefix('ms_').replace('_', ' ')}" for key in map(_key, THREADS)
     )
-    return f"{row['name']}, {row['title']}: {metric} {row['value']:.4f}{interval}, {row['megabytes']:.2f} MB, {times}"
+    return (
+        f"{row['name']}, {row['title']}: {metric} {row['value']:.4f}{interval}, {row['megabytes']:.2f} MB, {times}"
+        + f"; {row['note']}" * bool(row["note"])
+    )
+
+
+def _lost(task: FineTuningTask, before: Json, after: Json) -> float:
+    """The share of its metric that a model has lost."""
+    gained = (after["value"] - before["value"]) * (1 if task.mode == "max" else -1)
+    return -gained / max(abs(before["value"]), 1e-9)
 
 
 def _key(threads: int) -> str:
@@ -290,19 +207,19 @@ def _key(threads: int) -> str:
 
 def _done(job: Job, step: Step, folder: str, start: str, split: Split, timed: Sequence[Any]) -> Json:
     """The result of a step, which is made unless it is there."""
-    row = results_of(folder, *_MEASURED, "parameters")
+    row = results_of(folder, *_MEASURED, "note", "parameters")
     model, export = os.path.join(folder, "model") if step.make else start, os.path.join(folder, "export")
     if not row:
+        note = ""
         if step.make:
             with isolated_session():
-                step.make(job, start, model)
+                note = step.make(job, start, model)
         with isolated_session():
             shutil.rmtree(export, ignore_errors=True)  # of a run that was killed
             version = export_run(model, export, optimize=step.optimize).path
-            row = {"name": step.name, "title": step.title, **measured(job.task, version, split, timed)}
+            row = {"name": step.name, "title": step.title, "note": note, **measured(job.task, version, split, timed)}
         row["parameters"] = sum(tensor.size for tensor in directory.read(model).tensors.values())
         write_json(os.path.join(folder, "results.json"), row)
-    print(line(row, job.task.monitor), flush=True)
     return row | {"model": model, "export": predictions.find_version(export)}
 
 

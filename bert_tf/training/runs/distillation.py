@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import itertools
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from bert_tf.checkpoints.student import check_smaller, copy_layers, copy_words, 
 from bert_tf.config import FinetuneConfig, TaskDistillation
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.datasets.examples import Labels
-from bert_tf.inputs.datasets.sources import Examples, InMemory
+from bert_tf.inputs.datasets.sources import Examples, Source
 from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.tasks import task_of
@@ -58,14 +59,22 @@ class Distillation:
             role: Split(source, role, labelled=role != TEXTS and (role != "train" or self._settings.weight < 1))
             for role in source.roles
         }
-        if not isinstance(source, InMemory) and self._settings.texts:
-            splits[TEXTS] = Split(source, self._settings.texts, labelled=False)
+        if texts := self._texts(source):
+            splits[TEXTS] = Split(*texts, labelled=False)
         return splits
+
+    def _texts(self, source: Examples) -> tuple[Source, str] | None:
+        """Where the examples without labels are, if the settings name a file of them, and their role there."""
+        path = self._settings.texts
+        if not isinstance(source, Source) or not path:
+            return None
+        # By itself, also beside a set of TFDS or a format that has all parts in one file.
+        return (Source(source.data, path, self._kind.example), "test") if os.path.isabs(path) else (source, path)
 
     def identities(self, source: Examples) -> Json:
         """Fingerprints of the teacher and of the examples without labels."""
-        texts = "" if isinstance(source, InMemory) else self._settings.texts
-        return {"teacher": self.teacher.identity} | ({TEXTS: source.identity(texts)} if texts else {})
+        texts = self._texts(source)
+        return {"teacher": self.teacher.identity} | ({TEXTS: texts[0].identity(texts[1])} if texts else {})
 
     def new_student(self, pooler: bool, dtype: str | None) -> tuple[BertEncoder, BaseTokenizer, Json]:
         """A new student with layers or the words of its teacher, with the teacher's tokenizer, and its identity.

@@ -48,6 +48,7 @@ def pretrain(
     *,
     teacher: str = "",
     accept_config_change: bool = False,
+    initialize: Callable[[keras.Model], None] | None = None,
     reporter: Reporter = SILENT,
     dry_run: bool = False,
 ) -> Json:
@@ -58,11 +59,12 @@ def pretrain(
             `config.distillation`, with its tokenizer; "" for the others.
         model_dir: gets the model, checkpoints, history and results.json; an interrupted run is resumed.
         accept_config_change: whether an interrupted run may resume with settings that change its result.
+        initialize: called with the new model, to assign some of its variables; without a teacher.
         reporter: gets the curves.
         dry_run: trains a few updates to measure their cost and writes nothing.
 
     Returns:
-        The contents of results.json; for a dry run, the plan as the text "plan".
+        The contents of results.json; for a dry run, "plan", a text, and "seconds", the time of all updates.
 
     Raises:
         Interrupted: as `Trainer.run`.
@@ -163,8 +165,8 @@ def pretrain(
             if languages:
                 rows = [(part.end - part.first) * part.config.batch_size for part in parts]
                 read = sum(count / whole for count, (whole, _) in zip(rows, epochs, strict=True))
-                plan = f"{languages_text(corpus.languages, read)}\n\n{plan}"
-            return {"plan": plan}
+                plan["plan"] = f"{languages_text(corpus.languages, read)}\n\n{plan['plan']}"
+            return plan
         return runner.fit(
             task,
             make_encoder,
@@ -172,7 +174,7 @@ def pretrain(
             inputs,
             evaluations,
             config.train.evaluate_every,
-            initialize=larger.initialize if larger else None,
+            initialize=larger.initialize if larger else initialize,
             finish=functools.partial(_add_languages, corpus.languages),
         )
 

@@ -196,12 +196,15 @@ class Runner:
         epochs: Sequence[tuple[int, str]],
         *,
         swapped: bool,
-    ) -> str:
-        """Plan and cost of `fit` as text; nothing is written.
+    ) -> Json:
+        """Plan and cost of `fit`; nothing is written.
 
         Args:
             epochs: from `dry_run.rows_per_epoch`, one per phase.
             swapped: as for `dry_run.example_texts`.
+
+        Returns:
+            "plan", a text, and "seconds", the time of all updates.
         """
         before = dry_run.peak_bytes()
         trainer, _ = self._trainer(task, make_encoder, total_steps)
@@ -225,13 +228,14 @@ class Runner:
         memory |= {"total": sum(memory.values()), "measured in training": grown}
         whole = next(iter(inputs[0].batches(0)))
         texts = dry_run.example_texts(whole, inputs[0].prepare(whole), task.tokenizer, swapped=swapped)
-        return dry_run.plan_text(
+        plan = dry_run.plan_text(
             counts=dry_run.parameters(model),
             memory=memory,
             epochs=epochs,
             phases=[(work, seconds, flops / most) for work, seconds, flops in costs],
             examples=list(itertools.islice(texts, dry_run.EXAMPLES)),
         )
+        return {"plan": plan, "seconds": sum(work.steps * seconds for work, seconds, _ in costs)}
 
     def fit(
         self,

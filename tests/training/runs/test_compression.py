@@ -15,11 +15,15 @@ from bert_tf.bundled import bundled
 from bert_tf.checkpoints import directory
 from bert_tf.errors import ConfigError, DataError, UnsuitedError
 from bert_tf.inference import latency
+from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.inputs.datasets.sources import Source
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.model.pruning import layer_weights
 from bert_tf.report.file_reporter import FileReporter
-from bert_tf.training.runs import compression
-from bert_tf.training.runs.compression import STEPS, Step, Target, compress
+from bert_tf.tasks.question_answering import QuestionAnswering
+from bert_tf.training.runs import compression, compression_steps
+from bert_tf.training.runs.compression import Target, compress
+from bert_tf.training.runs.compression_steps import STEPS, Job, Step
 from bert_tf.training.runs.runner import DivergedError
 from bert_tf.training.state.run_manifest import AnotherRunError
 from tests.checkpoints.small import small_checkpoint
@@ -98,6 +102,96 @@ def test_the_trimmed_model_answers_the_training_texts_as_before(done, model_dir,
     np.testing.assert_allclose(*probabilities, atol=1e-5)
     assert after.tokenizer.vocab_size < before.tokenizer.vocab_size
     assert row["parameters"] < done[1]["rows"][0]["parameters"]
+
+
+def test_how_many_validation_examples_get_other_tokens_is_said(done, model_dir, data):
+    row = done[1]["rows"][1]
+    before, after = (bert_tf.TextClassifier.from_pretrained(path).tokenizer for path in (model_dir, row["model"]))
+    texts, kept = bert_tf.read("sst", data, "validation").x, set(after.vocab)
+    pieces = [[before.vocab[number] for number in ids] for ids in before.tokenize(texts).to_list()]
+    changed = sum(not kept.issuperset(one) for one in pieces)
+    assert 0 < changed < 100
+    assert row["note"] == f"{changed} of 100 validation examples ({changed}.0%) have other tokens than before"
+
+
+@pytest.mark.parametrize("lost, start", [(0.001, "trimmed"), (0.01, "original")])
+def test_later_steps_start_from_the_trimmed_model_only_if_it_loses_next_to_nothing(
+    lost, start, done, model_dir, data, tmp_path, capsys
+):
+    output = tmp_path / "small"
+    shutil.copytree(done[0], output)
+    path = output / "trimmed/results.json"
+    row = json.loads(path.read_text())
+    path.write_text(json.dumps(row | {"value": done[1]["rows"][0]["value"] * (1 - lost)}))
+    with raises(DataError, "no step meets"):
+        run(model_dir, data, output, Target(megabytes=1e-6), steps=CHEAP, reporter=FileReporter())
+    _, trimmed, int8 = json.loads((output / "results.json").read_text())["rows"]
+    assert int8["model"] == {"trimmed": trimmed["model"], "original": model_dir}[start]
+    is_said = "later steps start from the model itself" in trimmed["note"]
+    assert is_said == (start == "original")
+    assert trimmed["note"] in capsys.readouterr().out
+    assert str(escape(trimmed["note"])) in (output / "report.html").read_text()
+
+
+def job_of(model_dir, data, texts=""):
+    task, _ = directory.load_fine_tuned(model_dir)
+    source = Source(task.data, data, task.example)
+    validation = list(source.examples(ReadReport(), "validation"))
+    return Job(model_dir, data, task, source, validation, STRATEGY, str(texts))
+
+
+def test_the_words_of_further_texts_are_kept(model_dir, data, tmp_path):
+    job = job_of(model_dir, data, os.path.join(data, "dev.tsv"))
+    trim = next(step.make for step in STEPS if step.name == "trimmed")
+    for _ in range(2):  # also if a killed run has made it
+        assert trim(job, model_dir, str(tmp_path / "model")).startswith("0 of 100 validation examples (0.0%)")
+
+
+@pytest.fixture
+def pretrained():
+    return next(step.make for step in STEPS if step.name == "pretrained")
+
+
+def test_a_student_is_pretrained_on_the_texts_before_it_is_distilled_and_resumes(
+    pretrained, model_dir, data, tmp_path, monkeypatch, capsys
+):
+    texts, path = tmp_path / "more.jsonl", str(tmp_path / "step/model")
+    texts.write_text('{"sentence": "A qqqqq film."}\n{"sentence": "Two\\nlines of qqqqq."}\n')
+    small = dataclasses.replace(
+        compression_steps._STUDENT, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32
+    )
+    for name, value in {"_STUDENT": small, "_PIECES": 200, "_LEAST_UPDATES": 3, "_PASSES": 0.1}.items():
+        monkeypatch.setattr(compression_steps, name, value)
+    job = job_of(model_dir, data, texts)
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(compression_steps, "finetune", killed)
+        pretrained(job, model_dir, path)
+    assert "the pre-training, on" in capsys.readouterr().out
+    encoder = tmp_path / "step/encoder"
+    before = (encoder / "model.safetensors").read_bytes()
+    assert pretrained(job, model_dir, path) == ""
+    assert "the pre-training" not in capsys.readouterr().out and (encoder / "model.safetensors").read_bytes() == before
+    lines = (tmp_path / "step/texts.txt").read_text().split("\n\n")
+    assert len(lines) == 203 and lines[200:] == ["A qqqqq film.", "Two lines of qqqqq.", ""]
+    student, results = directory.read(path), directory.read_results(path)
+    assert student.config.hidden_size == 16 and student.tokenizer.vocab_size <= 200
+    assert results["init"] == str(encoder) and results["teacher"] == model_dir
+    assert set(results["inputs"]) >= {"train", "texts"}
+
+
+def test_a_student_without_texts_or_with_answers_about_tokens_is_not_pretrained(pretrained, model_dir, data, tmp_path):
+    with raises(UnsuitedError, "--texts"):
+        pretrained(job_of(model_dir, data), model_dir, str(tmp_path / "model"))
+    job = dataclasses.replace(
+        job_of(model_dir, data, "more.txt"), task=QuestionAnswering(learned("wordpiece").tokenizer)
+    )
+    with raises(UnsuitedError, "about tokens"):
+        pretrained(job, model_dir, str(tmp_path / "model"))
+    assert not any(tmp_path.iterdir())
 
 
 def test_the_nearest_is_named_when_no_step_meets_the_target(done):
@@ -256,8 +350,9 @@ def test_the_program_distils_where_nothing_cheaper_suffices(programs, model_dir,
     assert "error: no step meets 0.001 MB; the nearest is" in finished.errors.splitlines()[-1]
     results = json.loads((output / "results.json").read_text())
     assert [row["name"] for row in results["rows"]] == ["original", "trimmed", "int8", "pruned", "half", "quarter"]
-    (left_out,) = results["left_out"]
-    assert left_out["name"] == "tiny" and "choose a student that is not larger" in left_out["reason"]
+    reasons = {one["name"]: one["reason"] for one in results["left_out"]}
+    assert list(reasons) == ["pretrained", "tiny"] and "--texts" in reasons["pretrained"]
+    assert "choose a student that is not larger" in reasons["tiny"]
     weights = [layer_weights(directory.read(results["rows"][step]["model"]).config) for step in (0, 4, 5)]
     assert weights[1] <= 0.5 * weights[0] and weights[2] <= 0.25 * weights[0]
     teachers = [directory.read_results(str(output / step / "model"))["teacher_results"] for step in ("half", "quarter")]

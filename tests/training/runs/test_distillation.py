@@ -19,6 +19,7 @@ from bert_tf.inputs.datasets.sources import InMemory
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.training import teacher
 from bert_tf.training.runs import finetuning
+from bert_tf.training.runs.distillation import Distillation
 from tests.errors import raises
 from tests.learned import learned
 from tests.model.small import small_config
@@ -79,6 +80,16 @@ def learn(teacher, answers, folder, *, texts=harness.TEXTS, student=STUDENT, **s
     )
     given = InMemory(data, TextExample, {"train": lines})
     return finetuning.finetune(config, given, "", str(folder), tf.distribute.get_strategy(), teacher=str(teacher))
+
+
+def test_a_new_student_starts_with_the_words_of_its_teacher(classifier):
+    teacher = classifier.model.encoder
+    config = FinetuneConfig(
+        ClassificationConfig(max_length=harness.LENGTH),
+        distillation=TaskDistillation(student=dataclasses.replace(teacher.config, vocab_size=0, num_layers=1)),
+    )
+    student = Distillation(config, str(classifier.folder)).new_student(True, "float32")[0]
+    np.testing.assert_array_equal(student.embeddings.word_embeddings, teacher.embeddings.word_embeddings)
 
 
 def digests(folder):
