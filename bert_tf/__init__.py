@@ -61,6 +61,8 @@ _MODULES = {
     "read": "bert_tf.inputs.datasets.sources",
 }
 
+quiet.hide_logs()  # before any module imports TensorFlow
+
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: reading the version or a config should not wait for TensorFlow.

@@ -194,11 +194,25 @@ def _comparison(reviews: str, finetuned: Mapping[str, Json]) -> list[Json]:
     majority = collections.Counter(validation).most_common(1)[0][0]  # as `Classification.baseline` takes it
     accuracies = {f"majority class ({majority})": finetuned["tiny"]["baseline"]["accuracy"]}
     accuracies["tiny, pre-trained here"] = finetuned["tiny"]["final"]["accuracy"]
+    accuracies["tf-idf of words, logistic regression"] = _tfidf_accuracy(reviews)
     accuracies["MiniLM, 6 layers, real weights"] = finetuned["minilm"]["final"]["accuracy"]
     return [
         {"model": name, "accuracy": accuracy, "correct": round(accuracy * len(validation)), "total": len(validation)}
         for name, accuracy in accuracies.items()
     ]
+
+
+def _tfidf_accuracy(reviews: str) -> float:
+    """The accuracy of scikit-learn's usual text classifier, which pre-trained models should beat."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    train, heldout = (
+        read_table(os.path.join(reviews, f"{part}.tsv"), ["sentence", "label"]) for part in ("train", "heldout")
+    )
+    model = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=4.0))
+    return float(model.fit(train["sentence"], train["label"]).score(heldout["sentence"], heldout["label"]))
 
 
 def _serve(output: str) -> str:

@@ -12,15 +12,24 @@ from typing import Any
 from absl import logging
 
 
+def hide_logs() -> None:
+    """Hides what TensorFlow's C++ parts log, if it is not imported yet; TF_CPP_MIN_LOG_LEVEL=0 shows it.
+
+    Levels 1 and 2, which many have in their environment, become 3, too: TensorFlow logs as errors what is none, such as
+    a format for which oneDNN has no kernel on this processor.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "0":
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+
 def import_tensorflow() -> None:
     """Imports TensorFlow, unless it is imported already, with standard error closed.
 
-    Its C++ parts print a dozen lines about oneDNN, CUDA and absl that no setting silences. TF_CPP_MIN_LOG_LEVEL=0 shows
-    them. Nothing is collected meanwhile: looking for garbage in what is being imported takes a quarter of the time.
+    It prints a dozen lines about oneDNN, CUDA and absl that no setting silences. TF_CPP_MIN_LOG_LEVEL=0 shows them.
+    Nothing is collected meanwhile: looking for garbage in what is being imported takes a quarter of the time.
     """
     if "tensorflow" in sys.modules:
         return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     collecting = gc.isenabled()
     gc.disable()
     try:

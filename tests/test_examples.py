@@ -1,10 +1,7 @@
-"""The notebooks in examples/ and the Python in the READMEs run as they stand."""
+"""The notebooks in examples/ run as they stand."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -43,29 +40,3 @@ def test_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
     for cell in notebook.cells:
         if cell.cell_type == "code":
             assert not FAILURE.search("\n".join(_outputs(cell))), cell.source
-
-
-@pytest.mark.slow
-def test_the_python_of_the_readmes_runs(tmp_path):
-    """With some of the bundled reviews, and two updates."""
-    minilm()
-    code, korean = (
-        re.search(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)[1]
-        for name in ("README.md", "README.ko.md")
-    )
-    assert [line.split("  #")[0] for line in korean.splitlines()] == [
-        line.split("  #")[0] for line in code.splitlines()
-    ]
-    code, trainings = re.subn(r"epochs=1", "steps=2", code)
-    assert trainings == 1
-    (tmp_path / "data/reviews").mkdir(parents=True)
-    for part in ("train", "heldout"):
-        rows = (ROOT / f"data/reviews/{part}.tsv").read_text(encoding="utf-8").splitlines(keepends=True)[:65]
-        (tmp_path / f"data/reviews/{part}.tsv").write_text("".join(rows), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    printed = done.stdout.decode()
-    assert "'probabilities'" in printed and "accuracy 0." in printed
-    assert list(tmp_path.glob("served/*/1/saved_model.pb")) and list(tmp_path.glob("runs/*/model.safetensors"))

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import bert_tf
 ROOT = pathlib.Path(bert_tf.__file__).parent.parent
 # In a directory without the checkout: the bundled config and data, a template, and the Python API.
 PROGRAM = """
-import pathlib, bert_tf
+import os, pathlib, bert_tf
 from bert_tf.bundled import config
 from bert_tf.files import bundled
 from bert_tf.inputs.corpus.readers import find_files
@@ -23,6 +24,7 @@ assert "installed" in bert_tf.__file__, bert_tf.__file__
 print(config("finetune/reviews.py").data.train, pathlib.Path(bundled("data/reviews/train.tsv")).exists())
 print(pages.__name__, bert_tf.TextClassifier.__name__)
 print(len(bert_tf.read("table", "data/reviews", "heldout.tsv")), len(find_files("data/korean/*_train.txt.gz")))
+print(os.environ["TF_CPP_MIN_LOG_LEVEL"])
 """
 FINETUNE = ["bert_tf.finetune", "--config=configs/finetune/reviews.py", "--data_dir=data/reviews", "--model_dir=model"]
 
@@ -60,16 +62,17 @@ def test_an_installed_wheel_finds_its_files(wheel, tmp_path):
 
     def run(*arguments):
         """Python with the wheel, in a directory without the checkout."""
-        environment = os.environ | {"PYTHONPATH": str(folder)}
+        environment = os.environ | {"PYTHONPATH": str(folder), "TF_CPP_MIN_LOG_LEVEL": "2"}
         command = [sys.executable, "-P", *arguments]
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
 
     done = run("-c", PROGRAM)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["train.tsv", "True", "bert_tf.report.pages", "TextClassifier", "1500", "2"]
+    assert done.stdout.split() == ["train.tsv", "True", "bert_tf.report.pages", "TextClassifier", "1500", "2", "3"]
     done = run("-m", *FINETUNE, "--init=nowhere")
     for path in ("configs/finetune/reviews.py", "data/reviews"):  # as commands of the README name them
         assert (
             f"bert_tf: {path}: not in this directory; reading the one that ships with bert_tf, {folder}" in done.stderr
         )
     assert "bert_tf: error: nowhere" in done.stderr
+    assert not re.search(r"^[IWE]\d{4} ", done.stderr, re.MULTILINE)  # of TensorFlow's C++ parts

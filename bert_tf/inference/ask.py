@@ -480,7 +480,8 @@ def _tensorflow() -> Any:
     atexit.register(gc.freeze)
     collecting = gc.isenabled()
     gc.disable()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "0":  # 1 and 2 show errors that are none
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 2)
     try:
