@@ -46,6 +46,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
@@ -58,6 +59,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 DEFAULT, WORDS = "serving_default", "words"
+GRAPH = "saved_model.pb"
 CPUINFO = "/proc/cpuinfo"
 TOKEN = "BERT_TF_TOKEN"
 _URL = re.compile(
@@ -70,6 +72,13 @@ _REFUSALS = (401, 403, 404, 502, 503)
 _TEMPORARY = (404, 502, 503)  # a server that starts does not know its models yet
 # The types that JSON has for a kind of NumPy's.
 _JSON_TYPES: dict[str, Any] = {"O": (str, bytes), "i": int, "u": int, "b": bool, "f": (int, float)}
+# The types of outputs that REST can send, and the kind of each.
+_OUTPUTS = {
+    "DT_STRING": "O",
+    "DT_BOOL": "b",
+    **dict.fromkeys(("DT_HALF", "DT_BFLOAT16", "DT_FLOAT", "DT_DOUBLE"), "f"),
+    **{f"DT_{sign}INT{bits}": "i" for sign in ("", "U") for bits in (8, 16, 32, 64)},
+}
 
 
 class ServerError(OSError):
@@ -179,7 +188,11 @@ class Answerer(abc.ABC):
                 found = f"{name!r} is {_shown(question[name])}"
                 raise ValueError(f"{found}; expected {'a list of texts' if rank > 1 else 'one text'} in UTF-8")
         answer = self.run({name: [question[name]] for name in ranks}, signature)
-        return {name: plain(name, value[0]) for name, value in answer.items()}
+        try:
+            row = {name: value[0] for name, value in answer.items()}
+        except (IndexError, TypeError):
+            raise ValueError("the model answers without a row for the question; expected one") from None
+        return {name: plain(name, value) for name, value in row.items()}
 
     def predict(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to the body of a REST request: {"outputs": ...} or {"error": ...}."""
@@ -202,8 +215,9 @@ class Model(Answerer):
     """
 
     def __init__(self, path: str) -> None:
-        variants = _variants(path)
-        if problem := unsuitable(variants):
+        card = _card(path)
+        variants = variants_of(card)
+        if problem := unsuitable(variants) or changed(card, _content(os.path.join(path, GRAPH))):
             raise ValueError(f"{path}: {problem}")
         self.variant = describe_variant(variants)
         tf = _tensorflow()
@@ -271,15 +285,21 @@ class RemoteModel(Answerer):
             self._headers["Authorization"] = f"Bearer {token}"
         try:
             metadata = self._answer("/metadata")
-            self.version = int(metadata["model_spec"]["version"])
+            version = str(metadata["model_spec"]["version"])
+            if not version.isdecimal():
+                raise TypeError
+            self.version = int(version)
             found = metadata["metadata"]["signature_def"]["signature_def"].items()
             definitions = {name: value for name, value in found if name[:2] != "__"}
             self.dtypes = {
                 name: {key: info["dtype"] for key, info in value["outputs"].items()}
                 for name, value in definitions.items()
             }
+            if not {one for outputs in self.dtypes.values() for one in outputs.values()} <= _OUTPUTS.keys():
+                raise TypeError
+            self._shapes = {name: _ranks(value["outputs"]) for name, value in definitions.items()}
             ranks = {
-                name: {key: len(info["tensor_shape"].get("dim", ())) for key, info in value["inputs"].items()}
+                name: {key: rank or 0 for key, rank in _ranks(value["inputs"]).items()}
                 for name, value in definitions.items()
             }
         except (KeyError, TypeError, AttributeError):
@@ -306,8 +326,11 @@ class RemoteModel(Answerer):
         try:
             # The only output of a signature is not named.
             outputs = answer["outputs"] if len(dtypes) > 1 else dict.fromkeys(dtypes, answer["outputs"])
+            for name, rank in self._shapes[signature_name].items():
+                if rank not in (None, len(_shape(outputs[name]))) and outputs[name] != []:  # JSON's [] has no rank
+                    raise ValueError
             return {name: _received(outputs[name], dtype) for name, dtype in sorted(dtypes.items())}
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
             raise ServerError(f"{self._url}: no answer as from TF Serving: {_shown(answer)}") from None
 
     def _answer(self, path: str, body: bytes | None = None) -> Any:
@@ -340,9 +363,9 @@ class RemoteModel(Answerer):
             else:
                 _, content = self._response(f"{found['server']}/page/models.json")  # not in TF Serving
                 names = sorted(one["name"] for one in json.loads(content)["models"])
-        except (ServerError, ValueError, TypeError, KeyError):
+        except (ServerError, ValueError, TypeError, KeyError, RecursionError):
             names = []
-        return f"; the server has {', '.join(names)}" if names else ""
+        return f"; the server has {', '.join(map(str, names))}" if names else ""
 
     def _response(self, url: str, body: bytes | None = None) -> tuple[int, bytes]:
         """HTTP status and content."""
@@ -462,13 +485,37 @@ def needed(variant: Variant) -> str:
     return groups[0] if len(groups) == 1 else " and ".join(f"({group})" for group in groups)
 
 
-def _variants(path: str) -> list[Variant]:
-    """`variants_of` a version in a folder."""
+def changed(card: Any, graph: bytes | None) -> str:
+    """Why a graph is not the one that was exported with a model card, of which a loader would say nothing; "" if it is.
+
+    Args:
+        card: of the version; those of other programs and of earlier versions have no checksum.
+        graph: content of its saved_model.pb, if it has one. TensorFlow itself checks the variables beside it.
+    """
+    checksums = card.get("crc32") if isinstance(card, dict) and card.get("format") == "bert_tf" else None
+    expected = checksums.get(GRAPH) if isinstance(checksums, dict) else None
+    if graph is None or expected in (None, found := f"{zlib.crc32(graph):08x}"):
+        return ""
+    return f"{GRAPH} is damaged (CRC-32 {found}, expected {expected}); copy or export the version again"
+
+
+def _card(path: str) -> Any:
+    """The model card of a version in a folder; None if it has none."""
     try:
-        with open(os.path.join(path, "assets.extra", "model_card.json"), encoding="utf-8") as file:
-            return variants_of(json.load(file))
-    except (OSError, ValueError):
-        return []
+        return json.loads((_content(os.path.join(path, "assets.extra", "model_card.json")) or b"").decode())
+    except (ValueError, RecursionError):
+        return None
+
+
+def _content(path: str) -> bytes | None:
+    """The content of a file; None if it cannot be read. A pipe could be waited for, and a device read, for ever."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(f"{path}: a pipe, a device or a folder; expected a file")
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None
 
 
 @functools.cache
@@ -496,13 +543,35 @@ def _tensorflow() -> Any:
     return tf
 
 
+def _ranks(infos: Mapping[str, Any]) -> dict[str, int | None]:
+    """The ranks of tensors in the metadata of a server, by name; None if they are not known."""
+    shapes = {name: info["tensor_shape"] for name, info in infos.items()}
+    return {name: None if shape.get("unknown_rank") else len(shape.get("dim", ())) for name, shape in shapes.items()}
+
+
+def _shape(value: Any) -> list[int]:
+    """The shape of nested lists; ValueError if they have none."""
+    if not isinstance(value, list):
+        return []
+    shapes = [_shape(item) for item in value]
+    if any(shape != shapes[0] for shape in shapes):
+        raise ValueError
+    return [len(value), *(shapes[0] if shapes else [])]
+
+
 def _received(value: Any, dtype: str) -> Any:
-    """Nested lists of an answer with bytes for strings, and with the float32 numbers that the digits stand for."""
+    """Nested lists of an answer with bytes for strings, and with the float32 numbers that the digits stand for.
+
+    Raises KeyError, OverflowError, TypeError or ValueError for another type than the metadata says.
+    """
     if isinstance(value, list):
         return [_received(item, dtype) for item in value]
+    if dtype == "DT_STRING" and isinstance(value, dict):
+        return base64.b64decode(value["b64"], validate=True)
+    kind = _OUTPUTS[dtype]
+    if not isinstance(value, _JSON_TYPES[kind]) or isinstance(value, bool) is not (kind == "b"):
+        raise TypeError
     if dtype == "DT_STRING":
-        if isinstance(value, dict):
-            return base64.b64decode(value["b64"], validate=True)
         return value.encode("utf-8", "surrogateescape")
     return ctypes.c_float(value).value if dtype == "DT_FLOAT" else value
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import itertools
 import json
 import pathlib
 import socket
@@ -331,6 +332,62 @@ def test_a_failing_server_is_a_one_line_error(run_ask, capsys, case):
     with sending(answers) as address:
         error = error_of(run_ask, capsys, f"{address}/v1/models/m", "a")
     assert message in error and error.startswith(("ask.py: http://127.0.0.1", "ask.py: Bad", "ask.py: the model"))
+
+
+ODD = ["null", "true", "5", '"x"', "[]", "{}", "[[]]", "[null]", '[{"b64": 5}]', "[[1], [1, 2]]", "1e400", "1" * 400]
+ODD += ['["x"]', "[true]", "[1.5]", "[[1]]", '{"size": 5}', "[" * 500 + "]" * 500, "9" * 5000]
+
+
+def parts(value, path=()):
+    """Paths of everything in a value from JSON."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from parts(inner, (*path, key))
+
+
+def with_part(text, path, part):
+    """JSON with another text at a path."""
+    value = inner = [json.loads(text)]
+    for key in (0, *path)[:-1]:
+        inner = inner[key]
+    inner[(0, *path)[-1]] = "@"
+    return json.dumps(value[0]).replace('"@"', part).encode()
+
+
+@pytest.mark.parametrize("dtype, answer", [("DT_FLOAT", [0.5]), ("DT_STRING", ["x"]), ("DT_INT64", [3])])
+def test_no_answer_of_a_server_is_a_stack_trace(run_ask, capsys, monkeypatch, dtype, answer):
+    metadata = METADATA[1].decode().replace("DT_FLOAT", dtype)
+    bodies = {
+        "/v1/models/m/metadata": metadata,
+        "/v1/models/m:predict": json.dumps({"outputs": answer}),
+        "/v1/models/m": json.dumps({"model_version_status": [{"version": "1", "state": "AVAILABLE"}]}),
+        "/page/models.json": json.dumps({"models": [{"name": "m"}]}),
+    }
+    answers = {path: (200, body.encode()) for path, body in bodies.items()}
+
+    def respond(self, url, body=None):
+        return answers[url.removeprefix("http://server")]
+
+    monkeypatch.setattr(ask.RemoteModel, "_response", respond)
+    assert run_ask("http://server/v1/models/m", "a") == [{"text": "a", "share": answer[0]}]
+    refused = 0
+    for changed, body in bodies.items():
+        missing = changed in ("/v1/models/m", "/page/models.json")
+        for path, odd in itertools.product(parts(json.loads(body)), ODD):
+            answers = {name: (200, content.encode()) for name, content in bodies.items()}
+            answers[changed] = 200, with_part(body, path, odd)
+            if missing:
+                answers["/v1/models/m:predict"] = 404, b'{"error": "none"}'
+            if changed == "/page/models.json":
+                answers["/v1/models/m"] = 404, b'{"error": "none"}'
+            try:
+                run_ask("http://server/v1/models/m", "a")
+            except SystemExit as ended:
+                assert ended.code in (1, 2)  # 2 if the model seems to take something else than a text
+                refused += 1
+            assert capsys.readouterr().err.count("\n") <= 1
+    assert refused > 300
 
 
 def test_a_server_that_is_silent_or_gone_is_a_one_line_error(run_ask, capsys, monkeypatch):
