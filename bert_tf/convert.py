@@ -4,9 +4,10 @@ from absl import flags
 
 from bert_tf.app import run
 from bert_tf.checkpoints import adapt, conversion
-from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import check_output
+from bert_tf.errors import ConfigError
+from bert_tf.files import check_output, read_bytes
 from bert_tf.inputs.corpus.readers import find_files
+from bert_tf.text.encoding import decode
 
 _INPUT = flags.DEFINE_string(
     "input", None, "Checkpoint in any format that bert_tf.load reads, or hf://OWNER/NAME.", required=True
@@ -63,11 +64,7 @@ def main(_: list[str]) -> None:
 
 
 def _pieces(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            pieces = file.read().split()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}; convert it") from None
+    pieces = decode(read_bytes(path, "one wordpiece per line"), path).split()
     if not pieces:
         raise ConfigError(f"--add_tokens: {path} contains no wordpieces; expected one per line")
     return pieces

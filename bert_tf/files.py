@@ -1,4 +1,4 @@
-"""Atomic file writes: write to a temporary name, then rename. And JSON as this project writes it.
+"""Atomic file writes: write to a temporary name, then rename. Whole files read, and JSON as this project writes it.
 
 Paths with a scheme, such as gs://, are on the file systems that TensorFlow knows; it is imported for these only.
 """
@@ -16,21 +16,28 @@ import shutil
 import stat
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bert_tf.config.values import half_pairs, misfit, shown
 from bert_tf.errors import BertTfError, ConfigError, DataError
+from bert_tf.locks import abandoned, locked
 from bert_tf.progress import log
 from bert_tf.types import StrPath
 
 _T = TypeVar("_T")
 _RANDOM = 8  # characters between the start of a temporary name and its suffix
+_ANY = "?" * _RANDOM
 _A_DAY = 24 * 60 * 60.0
+_PATIENCE = 5.0  # seconds, while another process looks whether a folder is locked
 _PARTIAL = ".partial"  # suffix of the temporary names
 _NAME_BYTES = 200  # of a name in a temporary name; file systems allow 255 for all of it
 _MESSAGE = 20_000  # characters of a message of TensorFlow
+_POINTER = b"version https://git-lfs"
+MOST_GRAPH = 1 << 31  # bytes of a protocol buffer, which may hold weights
+_MOST_BYTES = 1 << 28  # of a file that is read whole: vocabularies and settings have a tenth of it
 _DESCRIPTOR = re.compile(r"/dev/std(in|out|err)|(/dev|/proc/self)/fd/\d+")
 _CODES = {os.strerror(code): code for code in errno.errorcode}
 # "FILE; No space left on device", at the start of a line or after the name of a graph node.
@@ -273,9 +280,10 @@ def replacing(path: StrPath, *, adding: bool = False) -> Iterator[str]:
     temporary = os.path.join(folder, name)
     try:
         with errors_naming(directory, folder), errors_naming(path, temporary):
-            if adding and os.path.exists(path):
-                shutil.copyfile(path, temporary)
-            yield temporary
+            with locked(folder, _PATIENCE):
+                if adding and os.path.exists(path):
+                    shutil.copyfile(path, temporary)
+                yield temporary
             for file in sorted(files.listdir(folder), key=name.__eq__):
                 written = os.path.join(folder, file)
                 if is_local:
@@ -317,33 +325,50 @@ def numbers_of(directory: StrPath, before: str, after: str) -> list[int]:
 
 
 def remove_leftovers(directory: StrPath) -> None:
-    """Removes the folders that processes killed inside `replacing` left in a directory, which need not exist."""
-    for path in glob.glob(os.path.join(glob.escape(os.fspath(directory)), f".*{_PARTIAL}")):
-        if os.path.isdir(path):
-            shutil.rmtree(path)
+    """Removes the folders that processes killed inside `replacing` left in a directory that this process has locked."""
+    for path in _temporary_folders(directory, ".*."):
+        shutil.rmtree(path)
+
+
+def remove_abandoned(directory: StrPath, prefix: str = ".*.") -> None:
+    """As `remove_leftovers` in a directory into which others may be writing at the same time.
+
+    What a folder's lock does not show, its age does: on a file system without locks, it is left for a day.
+
+    Args:
+        directory: need not exist.
+        prefix: pattern of the start of the folders' names.
+    """
+    for path in _temporary_folders(directory, prefix):
+        with contextlib.suppress(OSError):
+            dead = abandoned(path)
+            if dead or (dead is None and os.path.getmtime(path) < time.time() - _A_DAY):
+                shutil.rmtree(path)
+
+
+def _temporary_folders(directory: StrPath, prefix: str) -> list[str]:
+    found = glob.glob(os.path.join(glob.escape(os.fspath(directory)), f"{prefix}{_ANY}{_PARTIAL}"))
+    return [path for path in found if os.path.isdir(path)]
 
 
 @contextlib.contextmanager
 def replacing_directory(path: StrPath) -> Iterator[str]:
     """Like `replacing`, for a directory that must not exist yet; errors from the block name the final path.
 
-    Removes temporary directories that were left here by processes killed at least a day ago: those of this name or, if
-    it is a number, of any other version. A parent directory that is created for it is removed again on failure.
+    Removes temporary directories that killed processes left here: those of this name or, if it is a number, of any
+    other version. A parent directory that is created for it is removed again on failure.
     """
     check_output(path, directory=True, new=True)
     path = os.path.abspath(path)
     parent, name = os.path.split(path)
     parent_existed = os.path.isdir(parent)
     os.makedirs(parent, exist_ok=True)
-    left = ".[0-9]*." if name.isdecimal() else glob.escape(_prefix(name))
-    for leftover in glob.glob(os.path.join(glob.escape(parent), f"{left}{'?' * _RANDOM}{_PARTIAL}")):
-        with contextlib.suppress(OSError):
-            if os.path.getmtime(leftover) < time.time() - _A_DAY:
-                shutil.rmtree(leftover)
+    remove_abandoned(parent, ".[0-9]*." if name.isdecimal() else glob.escape(_prefix(name)))
     temporary = _temporary_folder(path, parent, name)
     try:
         with errors_naming(path, temporary):
-            yield temporary
+            with locked(temporary, _PATIENCE):
+                yield temporary
             os.chmod(temporary, 0o755)
             try:
                 if os.path.lexists(path):
@@ -400,18 +425,85 @@ def write_json(path: StrPath, value: Any, indent: int | None = 1) -> None:
     write_text(path, to_json(value, indent) + "\n")
 
 
-def read_json(path: StrPath, kind: type[_T]) -> _T:
-    """Reads a JSON file; `parse_json` says what `kind` is and when this is a DataError."""
+def check_file(path: StrPath, hint: str = "") -> None:
+    """Refuses what has the name of a file and is none, before it is read: every reader begins with this.
+
+    Args:
+        path: local; it need not exist, and may be a directory.
+        hint: the end of the error.
+
+    Raises:
+        DataError: a pipe or a device, which could be waited for or read for ever; or a pointer of Git LFS.
+    """
+    with contextlib.suppress(OSError):
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise DataError(f"{path}: a pipe or device, expected a file{hint}")
+        with open(path, "rb") as file:
+            if file.read(len(_POINTER)) == _POINTER:
+                raise DataError(f"{path}: a pointer of Git LFS, expected the file itself; get it: git lfs pull")
+
+
+def read_bytes(path: StrPath, expected: str = "", most: int = _MOST_BYTES, *, pipes: bool = False) -> bytes:
+    """Reads a whole file into memory.
+
+    Args:
+        path: on any file system that TensorFlow knows.
+        expected: what it should be, for errors: "a vocab.txt".
+        most: bytes.
+        pipes: whether it may be a pipe, as secrets often are.
+
+    Raises:
+        DataError: there is no such file, `check_file` refuses it, it has more bytes, or cannot be read.
+    """
+    path, hint = text_path(path), f"; expected {expected}" if expected else ""
+    files = _file_system(path)
+    if files is _LOCAL and not pipes:
+        check_file(path, hint)
     try:
-        with _file_system(os.fspath(path)).open(path, "rb") as file:
-            text = file.read()
+        with files.open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size if files is _LOCAL else file.size()
+            content: bytes = b"" if size > most else file.read(most + 1 if pipes else -1)
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
+        raise DataError(f"{path}: no such file{hint}") from None
     except Exception as error:
         if not is_system_error(error):
             raise
-        raise DataError(f"{path}: {cause(error)}") from None
-    return parse_json(text, path, kind)
+        raise DataError(f"{path}: {cause(error)}{hint}") from None
+    if max(size, len(content)) > most:
+        raise DataError(f"{path}: more than {most:,} bytes{hint}")
+    return content
+
+
+def checksum(content: bytes | memoryview, before: str = "0") -> str:
+    """CRC-32 as 8 hexadecimal digits, of a file or of the next part of one: two gigabytes per second.
+
+    Args:
+        content: bytes.
+        before: the result for the parts before it.
+    """
+    return f"{zlib.crc32(content, int(before, 16)):08x}"
+
+
+def check_unchanged(path: StrPath, content: bytes, expected: str, listed: str) -> None:
+    """Raises DataError for a file that was damaged, or changed, since its checksum was written.
+
+    Args:
+        path: of the file, for the error.
+        content: its bytes.
+        expected: its checksum.
+        listed: the file that lists the checksum.
+    """
+    if (found := checksum(content)) != expected:
+        raise DataError(
+            f"{path} was changed after the model was written (CRC-32 {found}, expected {expected}): get it again; if "
+            f"the change is intended, remove {os.path.basename(path)!r} under 'crc32' in {listed}"
+        )
+
+
+def read_json(path: StrPath, kind: type[_T]) -> _T:
+    """Reads a JSON file; `parse_json` says what `kind` is and when this is a DataError."""
+    return parse_json(read_bytes(path), path, kind)
 
 
 def parse_json(text: str | bytes, location: StrPath, kind: type[_T], line: int = 1) -> _T:
@@ -448,7 +540,11 @@ def parse_json(text: str | bytes, location: StrPath, kind: type[_T], line: int =
 
 def checked(value: Any, kind: type[_T], location: StrPath, where: str = "") -> _T:
     """A value from JSON at the path `where` of a file, if it fits `kind`; raises as `parse_json`."""
-    if wrong := misfit(value, kind, where, in_json=True):
+    try:
+        wrong = misfit(value, kind, where, in_json=True)
+    except RecursionError:  # a kind that contains itself
+        wrong = f"{where or 'the content'} is nested too deeply; correct it"
+    if wrong:
         raise DataError(f"{location}: {wrong}")
     return value
 

@@ -16,11 +16,15 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of a file system
 
 
 @contextlib.contextmanager
-def locked(directory: StrPath) -> Iterator[None]:
+def locked(directory: StrPath, patience: float = 0) -> Iterator[None]:
     """Keeps other processes, on any machine, from entering such a block for the same directory, which is created.
 
     The system ends the lock of a process that was killed. Paths with a scheme, such as gs://, and file systems without
     locks are not protected.
+
+    Args:
+        directory: to lock.
+        patience: seconds to wait for another process.
 
     Raises:
         ConfigError: another process is in such a block.
@@ -30,7 +34,7 @@ def locked(directory: StrPath) -> Iterator[None]:
         yield
         return
     created = not os.path.isdir(directory)
-    lock = filelock.FileLock(path, timeout=0, fallback_to_soft=False)
+    lock = filelock.FileLock(path, timeout=patience, fallback_to_soft=False)
     try:
         os.makedirs(directory, exist_ok=True)
         lock.acquire()
@@ -55,6 +59,22 @@ def locked(directory: StrPath) -> Iterator[None]:
             if created:
                 os.rmdir(directory)  # only if it is empty
         lock.release()
+
+
+def abandoned(directory: StrPath) -> bool | None:
+    """Whether the process that was in `locked(directory)` was killed; None if no lock shows it."""
+    path = os.path.join(directory, LOCK)
+    if not os.path.exists(path):
+        return None
+    lock = filelock.FileLock(path, timeout=0, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        return False
+    except OSError:
+        return None
+    lock.release()
+    return True
 
 
 def _holder(path: str) -> str:

@@ -20,12 +20,14 @@ if os.getpid() == 1:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 from bert_tf.app import run
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import read_bytes
 from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, MOST_THREADS, EndpointOptions, Limits
 
 # For command lines of TF Serving: a flag that does nothing here is refused, not ignored.
 _FLAGS_AT = "--help and docs/serving/flags.md#flags list the flags, and which of TF Serving work here"
 _MOST_SECONDS = 86_400
+_MOST_TOKEN_BYTES = 1 << 16
 
 
 def _integer(name: str, default: int, text: str, least: int = 0, most: int = 2**31 - 1) -> flags.FlagHolder[int]:
@@ -206,10 +208,11 @@ def _token() -> str:
     if not _TOKEN_FILE.value:
         return ""
     try:
-        with open(_TOKEN_FILE.value, encoding="ascii") as file:
-            token = file.read().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--token_file={_TOKEN_FILE.value}: {getattr(error, 'strerror', 'not ASCII')}") from None
+        token = read_bytes(_TOKEN_FILE.value, most=_MOST_TOKEN_BYTES, pipes=True).decode("ascii").strip()
+    except DataError as error:
+        raise ConfigError(f"--token_file={error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--token_file={_TOKEN_FILE.value}: not ASCII") from None
     if not re.fullmatch(r"[A-Za-z0-9._~+/-]{8,}=*", token):
         raise ConfigError(
             f"--token_file={_TOKEN_FILE.value}: expected one token of at least 8 letters, digits and -._~+/"

@@ -3,6 +3,8 @@ import glob
 import json
 import math
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -24,6 +26,7 @@ from bert_tf.files import (
     numbers_of,
     parse_json,
     read_json,
+    remove_abandoned,
     replacing,
     replacing_directory,
     require_space,
@@ -254,6 +257,36 @@ def test_the_temporary_directory_of_a_process_killed_long_ago_is_removed(tmp_pat
     with replacing_directory(tmp_path / "model") as temporary:
         assert names(tmp_path) == sorted([Path(temporary).name, living.name, other.name])
     assert names(tmp_path) == sorted([living.name, other.name, "model"])
+
+
+WRITER = """
+import os, sys
+from bert_tf.files import replacing, replacing_directory
+folder = sys.argv[1]
+with replacing_directory(f"{folder}/1") as version, replacing(f"{folder}/weights") as file:
+    open(f"{version}/half", "w").close()
+    open(file, "w").close()
+    print(version, os.path.dirname(file), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_process_left_is_removed_at_once_and_not_what_a_living_one_writes(tmp_path):
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    writers = [subprocess.Popen(command, stdin=-1, stdout=-1, text=True) for _ in range(2)]
+    try:
+        left, written = ([Path(path).name for path in writer.stdout.readline().split()] for writer in writers)
+        writers[0].kill()
+        writers[0].wait()
+        with replacing_directory(tmp_path / "2"):
+            assert left[0] not in names(tmp_path) and {*written, left[1]} <= {*names(tmp_path)}
+        remove_abandoned(tmp_path)
+        assert names(tmp_path) == sorted(["2", *written])
+        writers[1].communicate(timeout=60)
+        assert names(tmp_path) == ["1", "2", "weights"] and names(tmp_path / "1") == ["half"]
+    finally:
+        for writer in writers:
+            writer.kill()
 
 
 def test_the_next_version_removes_the_temporary_directories_of_all_versions(tmp_path):

@@ -9,7 +9,8 @@ import google.protobuf.wrappers_pb2  # noqa: F401  adds the dependency of _FILE 
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
 from tensorflow_serving.config import model_server_config_pb2
 
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import read_bytes
 from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, MOST_THREADS, Tls
 from bert_tf.server.request_batching import BatchingOptions
 from bert_tf.server.status import Code, ServingError, invalid
@@ -21,6 +22,7 @@ _Message = TypeVar("_Message", bound=message.Message)
 # (servables/tensorflow/session_bundle_config.proto), MonitoringConfig (config/monitoring_config.proto) and SSLConfig
 # (config/ssl_config.proto), with their field numbers there. They are not in TF Serving's package, because a newer
 # version of its API may contain these messages.
+_MOST_BYTES = 1 << 24  # of a file of settings, a key or a certificate
 _FILE = """
 name: "bert_tf/server/config.proto" package: "bert_tf.server" syntax: "proto3"
 dependency: "google/protobuf/wrappers.proto"
@@ -264,10 +266,9 @@ def read_pem(key: str, certificate: str) -> Tls:
 
 def _pem(flag: str, path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError as error:
-        raise ConfigError(f"{flag}={path}: {error.strerror}") from None
+        content = read_bytes(path, most=_MOST_BYTES, pipes=True)
+    except DataError as error:
+        raise ConfigError(f"{flag}={error}") from None
     if b"-----BEGIN" not in content:
         raise ConfigError(f"{flag}={path}: not in PEM format; expected a file with '-----BEGIN ...-----'")
     return content
@@ -275,10 +276,11 @@ def _pem(flag: str, path: str) -> bytes:
 
 def _read(path: str, into: _Message) -> _Message:
     try:
-        with open(path, encoding="utf-8") as file:
-            return text_format.Parse(file.read(), into)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        return text_format.Parse(read_bytes(path, most=_MOST_BYTES, pipes=True).decode(), into)
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None
     except text_format.ParseError as error:
         found = " ".join(str(error).split())  # begins with line and column
         kind = into.DESCRIPTOR.name

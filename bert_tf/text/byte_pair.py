@@ -8,7 +8,7 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -16,12 +16,13 @@ import tensorflow as tf
 
 from bert_tf.config.values import fitting, half_pairs
 from bert_tf.errors import DataError, located
-from bert_tf.files import text_path
-from bert_tf.text.base import Specials, special_names
+from bert_tf.files import read_bytes, text_path
+from bert_tf.text.base import BERT, ROBERTA, Specials, special_names
 from bert_tf.text.encoding import decode
 from bert_tf.text.sentence_piece import unchanging_charsmap
 from bert_tf.text.subwords import RE2_WHITE_SPACE, SubwordTokenizer
 from bert_tf.text.tf_text import SentencePiece
+from bert_tf.text.vocabulary import check_length
 from bert_tf.types import StrPath
 
 # The last of a run of white space belongs to the word after it. (RE2 has no `\s+(?!\S)`.)
@@ -48,28 +49,48 @@ def read_byte_pairs(vocab: StrPath, merges: StrPath) -> tuple[list[str], list[st
     Returns:
         The pieces by id; and the merges by rank, each two pieces separated by a space.
     """
-    path = text_path(vocab)
+    path, merges_path = text_path(vocab), text_path(merges)
+    content = decode(read_bytes(path, "a vocab.json"), path)
     try:
-        with open(path, "rb") as file:
-            ids = json.loads(decode(file.read(), path), object_pairs_hook=list)
-    except OSError as error:
-        raise DataError(f"cannot read the vocabulary {path}: {error.strerror}; expected a vocab.json") from error
+        ids = json.loads(content, object_pairs_hook=list)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: {error}; expected a JSON object of ids by token") from None
     if not isinstance(ids, list) or not all(isinstance(one, tuple) and type(one[1]) is int for one in ids):
         raise DataError(f"{path}: no object of whole numbers; expected a JSON object of ids by token")
-    merges_path = text_path(merges)
-    try:
-        with open(merges_path, "rb") as file:
-            lines = decode(file.read(), merges_path).split("\n")
-    except OSError as error:
-        raise DataError(f"cannot read the merges {merges_path}: {error.strerror}; expected a merges.txt") from error
+    lines = decode(read_bytes(merges_path, "a merges.txt"), merges_path).split("\n")
     lines = [line.removesuffix("\r") for line in lines]
     while lines and not lines[-1]:
         lines.pop()
     header = int(lines[:1] != [] and lines[0].startswith("#version"))
     with located(path):
         return _by_id(ids), lines[header:]
+
+
+def check_merges(pieces: Sequence[str], merges: Sequence[str], apart: Collection[str] = (), most: float = 0) -> None:
+    """Raises DataError if a merges.txt has lost lines: there are pieces that two others make, but without a merge.
+
+    Every piece of a learned vocabulary (GPT-2's, RoBERTa's, of `tokenizers`) is a byte, a special token or the result
+    of a merge. Pieces that people add later seldom consist of two others.
+
+    Args:
+        pieces: by id.
+        merges: each two pieces separated by a space.
+        apart: added tokens, which need no merge.
+        most: number of such pieces that is accepted.
+    """
+    known, made = set(pieces), {merge.replace(" ", "") for merge in merges}
+    lost = [
+        piece
+        for piece in pieces
+        if len(piece) > 1 and not (piece in made or piece in apart or piece in (*BERT, *ROBERTA))
+        if _bytes_of(piece) and any(piece[:at] in known and piece[at:] in known for at in range(1, len(piece)))
+    ]
+    if len(lost) > most:
+        raise DataError(
+            f"{len(lost):,} of {len(pieces):,} pieces, such as {lost[-1]!r}, have no merge that makes them among the "
+            f"{len(merges):,}; expected the merges of this vocabulary, with all lines: get the file again (tokens that "
+            "were added later belong into added_tokens.json)"
+        )
 
 
 def _by_id(ids: Sequence[tuple[str, int]]) -> list[str]:
@@ -81,6 +102,7 @@ def _by_id(ids: Sequence[tuple[str, int]]) -> list[str]:
         if piece in seen:
             raise DataError(f"the token {piece!r} occurs twice; expected one id for each token")
         seen.add(piece)
+        check_length(piece, number)
         if not 0 <= number < len(ids):
             raise DataError(f"{piece!r} has the id {number}; expected 0 to {len(ids) - 1}, without gaps")
         if pieces[number] is not None:
@@ -117,7 +139,7 @@ class BytePairTokenizer(SubwordTokenizer):
 
         Raises:
             DataError: a file cannot be read; a byte or a special token is missing, a piece occurs twice, or a merge
-                makes no piece; or text would be merged otherwise than by pairs.
+                makes no piece; a merges.txt has lost lines; or text would be merged otherwise than by pairs.
         """
         location: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if isinstance(vocab, (str, os.PathLike)) and isinstance(merges, (str, os.PathLike)):
@@ -133,6 +155,8 @@ class BytePairTokenizer(SubwordTokenizer):
         with location:
             names = special_names(pieces)
             model, texts, whole = _model(tuple(pieces), self._merges, names)
+            if isinstance(vocab, (str, os.PathLike)):
+                check_merges(pieces, pairs)
         super().__init__(pieces, names, texts)
         self._op = SentencePiece(model)
         with tf.init_scope():

@@ -12,12 +12,13 @@ import tensorflow as tf
 
 from bert_tf.config.values import fitting
 from bert_tf.errors import DataError, located
-from bert_tf.files import text_path
+from bert_tf.files import read_bytes, text_path
 from bert_tf.text.base import ROBERTA, rows_of, special_names
 from bert_tf.text.normalizer import AlbertNormalizer
 from bert_tf.text.subwords import SubwordTokenizer
 from bert_tf.text.tf_text import SentencePiece
 from bert_tf.text.trie import build_trie
+from bert_tf.text.vocabulary import check_length
 from bert_tf.types import StrPath
 
 if TYPE_CHECKING:
@@ -29,11 +30,7 @@ BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 def read_model(path: str) -> bytes:
     """Reads a .model file."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise DataError(f"cannot read the model {path}: {error.strerror}; expected a .model file") from error
+    return read_bytes(path, "a .model file")
 
 
 def parse_model(model: bytes) -> "ModelProto":
@@ -57,6 +54,7 @@ def parse_model(model: bytes) -> "ModelProto":
     for number, piece in enumerate(proto.pieces):
         if not isinstance(piece.piece, str):
             raise DataError(f"piece {number}, {piece.piece!r}, is not UTF-8; get the .model file again")
+        check_length(piece.piece, number)
         if piece.piece in seen:
             raise DataError(f"piece {number}, {piece.piece!r}, occurs twice")
         seen.add(piece.piece)

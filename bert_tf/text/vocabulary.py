@@ -9,12 +9,14 @@ from absl import logging
 
 from bert_tf.config.values import half_pairs
 from bert_tf.errors import DataError
-from bert_tf.files import text_path, write_text
+from bert_tf.files import read_bytes, text_path, write_text
 from bert_tf.text.codepoints import CJK_RANGES, SPECIAL_PIECES, cleaned, is_punctuation
 from bert_tf.text.encoding import decode
 from bert_tf.types import StrPath
 
 MAX_PIECE_BYTES = 256  # the limit of TF Text's WordPiece op, without "##"
+# Of any other tokenizer: the longest of GPT-2 have 128. A piece of millions takes a thousand times its size in memory.
+MAX_PIECE_CHARACTERS = 1000
 # Pieces that a setting hides are ignored up to this share: they may have been added later.
 _STRAY = 0.001
 _WARNED = set[int]()  # hashes of pieces with settings
@@ -43,12 +45,7 @@ def read_vocabulary(path: StrPath) -> list[str]:
 
 def read_pieces(path: str) -> list[str]:
     """Reads a vocabulary file as `read_vocabulary`, of any kind of pieces."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError as error:
-        raise DataError(f"cannot read the vocabulary {path}: {error.strerror}; expected a vocab.txt") from error
-    text = decode(data, path)
+    text = decode(read_bytes(path, "a vocab.txt"), path)
     # Not str.splitlines: a piece may be a character that it treats as a line end, such as U+2028.
     pieces = [line.removesuffix("\r") for line in text.split("\n")]
     while pieces and not pieces[-1]:
@@ -118,6 +115,15 @@ def check_vocabulary(pieces: Sequence[str], source: str = "the vocabulary") -> N
                 f"{source}, line {line}: NUL or a line end in the piece {piece!r}; empty the line, but keep it"
             )
         lines[piece] = line
+
+
+def check_length(piece: str, number: int) -> None:
+    """Raises DataError for a piece with more than `MAX_PIECE_CHARACTERS`; `number` is its id."""
+    if len(piece) > MAX_PIECE_CHARACTERS:
+        raise DataError(
+            f"piece {number}, {piece[:20]!r}..., has {len(piece):,} characters; expected at most "
+            f"{MAX_PIECE_CHARACTERS:,}"
+        )
 
 
 def spaced_pieces(pieces: Sequence[str]) -> list[str]:

@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_used_is_named_with_its_line(tmp_path, read, text,
 
 
 def test_a_missing_file_is_named():
-    with pytest.raises(ConfigError, match="/no/such: No such file"):
+    with pytest.raises(ConfigError, match="/no/such: no such file"):
         config.read_models("/no/such")
 
 

@@ -13,6 +13,7 @@ import tokenizers
 
 from bert_tf.bundled import bundled
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import write_json
 from bert_tf.text.byte_pair import BytePairTokenizer
 from tests.errors import raises
 from tests.packages import shared
@@ -270,3 +271,30 @@ def test_nothing_is_printed_when_a_tokenizer_is_created(tokenizer, capfd):
     changed = BytePairTokenizer(tokenizer.vocab, tokenizer.merges[:-1])  # another model, so another resource
     changed.tokenize(["a b"])
     assert capfd.readouterr().err == ""
+
+
+LOST = {
+    "half": lambda lines: lines[: len(lines) // 2],
+    "the last ten": lambda lines: lines[:-10],
+    "one in the middle": lambda lines: lines[:700] + lines[701:],
+    "all but the header": lambda lines: lines[:1],
+    "all but line ends": lambda lines: [b""] * len(lines),
+    "line feeds": lambda lines: [b"\r".join(lines)],
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_merges_file_that_lost_lines_is_refused(lost, tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    files = [tmp_path / name for name in BytePairTokenizer.FILES]
+    assert BytePairTokenizer(*files).merges == tokenizer.merges
+    files[1].write_bytes(b"\n".join(LOST[lost](files[1].read_bytes().split(b"\n"))))
+    with raises(DataError, files[0], "merges.txt", "6,001"):
+        BytePairTokenizer(*files)
+
+
+def test_a_piece_of_millions_of_characters_is_refused_before_it_takes_memory(tmp_path):
+    write_json(tmp_path / "vocab.json", {"a": 0, "x" * 5_000_000: 1})
+    (tmp_path / "merges.txt").write_text("")
+    with raises(DataError, tmp_path / "vocab.json", "5,000,000", "1,000"):
+        BytePairTokenizer(tmp_path / "vocab.json", tmp_path / "merges.txt")

@@ -10,6 +10,7 @@ from bert_tf.checkpoints.formats.google_families import BERT, Family
 from bert_tf.checkpoints.stored_model import Checkpoint, check_width, foreign_config
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
+from bert_tf.files import MOST_GRAPH, read_bytes
 from bert_tf.types import Json
 
 FILE = BERT.config
@@ -32,7 +33,7 @@ def read_description(settings: Json, file: str) -> Checkpoint:
                 f"{file}: {field} is {settings.get(field)!r}, but the part {OURS!r} makes it {value!r}; restore "
                 "the one that was edited, or change both"
             )
-    return directory.with_tokenizer(described, settings[OURS]["tokenizer"], os.path.dirname(file))
+    return directory.with_tokenizer(described, settings[OURS], file)
 
 
 def read_config(settings: Json, file: str, family: Family, meta: str, warnings: list[str]) -> BertConfig:
@@ -93,14 +94,14 @@ def _gelu(meta: str) -> tuple[str, str]:
     """
     if not os.path.exists(meta):
         return "tanh_gelu", "gelu: assumed to be by tanh, as in google-research/bert since 2019; before, it was by erf"
-    with open(meta, "rb") as file:
-        try:
-            nodes = tf.compat.v1.MetaGraphDef.FromString(file.read()).graph_def.node
-        except DecodeError:
-            raise DataError(
-                f"{meta}: not a graph, or truncated; copy it again: it tells which "
-                "gelu the model has, which is taken to be by tanh without it"
-            ) from None
+    content = read_bytes(meta, most=MOST_GRAPH)
+    try:
+        nodes = tf.compat.v1.MetaGraphDef.FromString(content).graph_def.node
+    except DecodeError:
+        raise DataError(
+            f"{meta}: not a graph, or truncated; copy it again: it tells which gelu the model has, which is taken to "
+            "be by tanh without it"
+        ) from None
     erf = any(node.op in ("Erf", "Erfc") for node in nodes if "/intermediate/" in node.name)
     kind = "erf" if erf else "tanh"
     return f"{kind}_gelu", f"gelu: computed by {kind}, as in {meta}"

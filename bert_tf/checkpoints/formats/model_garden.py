@@ -21,7 +21,7 @@ from bert_tf.checkpoints.tensor_files import bundles
 from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_of
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
-from bert_tf.files import read_json
+from bert_tf.files import MOST_GRAPH, read_bytes, read_json
 from bert_tf.text import Tokenizer
 from bert_tf.text.vocabulary import check_size, guess_tokenizer, read_vocabulary
 from bert_tf.types import Json
@@ -258,8 +258,7 @@ def _read_yaml(file: str) -> Any:
     """The encoder's settings in the configuration of an experiment, or of an encoder alone."""
     import yaml  # here: training does not need it
 
-    with open(file, "rb") as stream:
-        text = stream.read()
+    text = read_bytes(file)
     try:
         settings = yaml.safe_load(text)
     except Exception as error:  # also whatever Python raises for 2001-99-99, !!bool x, deep nesting
@@ -277,18 +276,17 @@ def _read_yaml(file: str) -> Any:
 def _graph(path: str) -> Json:
     """Settings that the graph of a SavedModel shows: {"activation"}, or {} if its layers have no such op."""
     file = os.path.join(path, "saved_model.pb")
+    content = read_bytes(file, most=MOST_GRAPH)
     try:
-        with open(file, "rb") as graph:
-            graphs = [meta.graph_def for meta in saved_model_pb2.SavedModel.FromString(graph.read()).meta_graphs]
+        graphs = [meta.graph_def for meta in saved_model_pb2.SavedModel.FromString(content).meta_graphs]
     except DecodeError:
         graphs = []
     if not graphs:
         raise DataError(f"{file}: not a SavedModel, or truncated; download it again")
     metadata = os.path.join(path, "keras_metadata.pb")
-    if os.path.exists(metadata):
-        with open(metadata, "rb") as text:  # JSON in a protocol buffer of Keras 2's
-            if b'"norm_first": true' in text.read():
-                _refuse_norm_first(metadata)
+    # JSON in a protocol buffer of Keras 2's.
+    if os.path.exists(metadata) and b'"norm_first": true' in read_bytes(metadata, most=MOST_GRAPH):
+        _refuse_norm_first(metadata)
     functions = [function for graph in graphs for function in graph.library.function]
     nodes = [graph.node for graph in graphs] + [function.node_def for function in functions]
     ops = {node.op for part in nodes for node in part if "/layer_0/" in f"/{node.name}"}

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import DataError
-from bert_tf.files import errors_naming
+from bert_tf.files import check_file, errors_naming
 from bert_tf.inputs.batching import in_chunks
 from bert_tf.types import Array
 
@@ -133,6 +133,8 @@ def write_bundle(prefix: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _reader(prefix: str) -> Any:  # a CheckpointReader, which TensorFlow does not export
+    for file in glob.glob(f"{glob.escape(prefix)}.*"):
+        check_file(file)
     try:
         return tf.train.load_checkpoint(prefix)
     except _ERRORS as error:

@@ -8,6 +8,7 @@ from typing import IO, Any
 
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import check_file
 from bert_tf.types import Array
 
 _DTYPES = (
@@ -15,6 +16,7 @@ _DTYPES = (
 )  # fmt: skip
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 _DEEPEST = 100  # levels of nesting; the state of a training has less than ten
+_MOST_PICKLED = 1 << 22  # bytes, or instructions, of names and shapes: there are 170 bytes for each tensor
 _MOST_TUPLES = 50_000  # in a file, four for each tensor: nested and hashed, more would overflow the stack of 8 MB
 
 
@@ -63,6 +65,7 @@ def _open(file: str) -> Any:
             f"{file}: PyTorch 2.10 or newer reads pickled files ({problem}): pip install 'bert_tf[torch]'; its CPU "
             "wheels suffice"
         )
+    check_file(file)
     try:
         _check_tuples(file)
         with warnings.catch_warnings(action="ignore"):
@@ -79,10 +82,15 @@ def _open(file: str) -> Any:
 
 
 def _check_tuples(file: str) -> None:
-    """Raises ValueError for more tuples than can be nested: Python hashes a key recursively, without a limit."""
+    """Raises ValueError for more tuples than can be nested: Python hashes a key recursively, without a limit.
+
+    And for more instructions than tensors need: a small file may be unpacked to any number.
+    """
     count = 0
     for stream in _pickles(file):
-        for opcode, _, _ in pickletools.genops(stream):
+        for number, (opcode, _, _) in enumerate(pickletools.genops(stream)):
+            if number > _MOST_PICKLED:
+                raise ValueError(f"the pickle has more than {_MOST_PICKLED:,} instructions")
             count += opcode.name.startswith("TUPLE")
             if count > _MOST_TUPLES:
                 raise ValueError(f"the pickle has more than {_MOST_TUPLES:,} tuples")
@@ -94,7 +102,9 @@ def _pickles(file: str) -> Iterator[IO[bytes]]:
         with zipfile.ZipFile(file) as archive:
             for name in archive.namelist():
                 if name.rpartition("/")[2] == "data.pkl":
-                    with archive.open(name) as stream:
+                    if (size := archive.getinfo(name).file_size) > _MOST_PICKLED:
+                        raise ValueError(f"{name} has {size:,} bytes unpacked, more than {_MOST_PICKLED:,}")
+                    with archive.open(name) as stream:  # which ends at this size
                         yield stream
         return
     with open(file, "rb") as stream:

@@ -13,7 +13,7 @@ from bert_tf.checkpoints.tokenizer_files.files import (
 from bert_tf.errors import DataError, located
 from bert_tf.files import checked
 from bert_tf.text.base import ROBERTA
-from bert_tf.text.byte_pair import BytePairTokenizer, read_byte_pairs
+from bert_tf.text.byte_pair import BytePairTokenizer, check_merges, read_byte_pairs
 from bert_tf.types import Json
 
 FILES: tuple[str, ...] = BytePairTokenizer.FILES
@@ -50,7 +50,9 @@ def read(files: TokenizerFiles) -> BytePairTokenizer:
     source = f"{files.file(FILES[0])} and {FILES[1]}" if stored else files.file(LIBRARY)
     complete = files.completed(pieces, source, fill=True)
     with located(source):
-        return BytePairTokenizer(complete, merges)
+        tokenizer = BytePairTokenizer(complete, merges)
+        check_merges(pieces, merges, files.added())
+    return tokenizer
 
 
 def _of_library(files: TokenizerFiles) -> tuple[list[str], list[str]]:

@@ -3,9 +3,10 @@
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Required, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict
 
 from bert_tf.checkpoints.tokenizer_files.templates import accepts, template
+from bert_tf.config.values import Rule
 from bert_tf.errors import DataError
 from bert_tf.files import checked, read_json
 from bert_tf.text import BaseTokenizer
@@ -26,6 +27,7 @@ _VERSION = "1.0"  # of tokenizer.json
 # Tables are padded to a multiple of up to 256 rows, and tokenizers lose a few pieces. More are another vocabulary's.
 _MOST_UNUSED = 1000
 _SHOWN = 10  # added tokens in a warning
+_DIGITS = 9  # of an id: Python refuses to read thousands of them
 
 
 # Type of a component of tokenizer.json -> name of a setting -> its values, the default first.
@@ -51,17 +53,35 @@ class _Token(TypedDict, total=False):
     special: bool
 
 
+_Id = Annotated[int, Rule(at_least=0)]
+
+
 class _AddedToken(_Token):
-    id: Required[int]
+    id: Required[_Id]
+
+
+class _Component(TypedDict, total=False):
+    """A step of tokenizer.json; its other keys are checked where they are used."""
+
+    type: Required[str]
+    # Of a Sequence:
+    normalizers: "list[_Component]"
+    pretokenizers: "list[_Component]"
+    processors: "list[_Component]"
+
+
+class _Model(TypedDict, total=False):
+    type: str | None
+    vocab: dict[str, Any] | list[Any] | None
 
 
 class _Library(TypedDict, total=False):
     version: str
-    model: Json | None
-    normalizer: Json | None
-    pre_tokenizer: Json | None
+    model: _Model | None
+    normalizer: _Component | None
+    pre_tokenizer: _Component | None
     added_tokens: list[_AddedToken] | None
-    post_processor: Json | None
+    post_processor: _Component | None
 
 
 def read_config(path: str) -> Json:
@@ -136,6 +156,24 @@ class TokenizerFiles:
         """The added tokens in tokenizer.json."""
         return (self.library or {}).get("added_tokens") or []
 
+    def added(self) -> dict[str, _Token]:
+        """The added tokens of all files that list them: content -> what is known of it."""
+        return {token["content"]: token for token in self._numbered().values()}
+
+    def _numbered(self) -> dict[int, _Token]:
+        """The added tokens of all files that list them, by id."""
+        decoder = self.config.get("added_tokens_decoder") or {}
+        if not all(number.isdecimal() and len(number) <= _DIGITS for number in decoder):
+            raise DataError(
+                f"{self.path}: added tokens without an integer id; save the tokenizer again with Transformers"
+            )
+        tokens = {int(number): token for number, token in decoder.items()}
+        tokens |= {token["id"]: token for token in self.added_tokens}
+        if self.has("added_tokens.json"):
+            for content, number in read_json(self.file("added_tokens.json"), dict[str, _Id]).items():
+                tokens[number] = {**tokens.get(number, {}), "content": content}
+        return tokens
+
     def listed(self) -> list[str]:
         """The pieces of a vocabulary {piece: id} in tokenizer.json, by id."""
         file = self.file(LIBRARY)
@@ -185,18 +223,9 @@ class TokenizerFiles:
         Returns:
             Those that it lacked, and those that Transformers looks for in all texts.
         """
-        decoder = self.config.get("added_tokens_decoder") or {}
-        if not all(map(str.isdecimal, decoder)):
-            raise DataError(
-                f"{self.path}: added tokens without an integer id; save the tokenizer again with Transformers"
-            )
-        tokens = {int(number): token for number, token in decoder.items()}
-        tokens |= {token["id"]: token for token in self.added_tokens}
+        tokens = self._numbered()
         added = {number: token["content"] for number, token in tokens.items()}
         ordinary = [token["content"] for token in tokens.values() if not token.get("special", True)]
-        if self.has("added_tokens.json"):
-            ids = read_json(self.file("added_tokens.json"), dict[str, int])
-            added |= {number: token for token, number in ids.items()}
         for number, token in added.items():
             if token in (*BERT, *ROBERTA) and number < len(pieces) and pieces[number] != token:
                 raise DataError(

@@ -19,7 +19,7 @@ def _templates(processor: Json) -> object:
         if processor["type"] in ("BertProcessing", "RobertaProcessing"):
             return processor["type"], processor["cls"][0], processor["sep"][0]
         return tuple([_token(part) for part in processor.get(which) or []] for which in ("single", "pair"))
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         return None
 
 

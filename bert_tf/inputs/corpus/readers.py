@@ -1,7 +1,6 @@
 """Streaming readers of raw text files: Datasets of documents, each a RaggedTensor of sentences."""
 
 import concurrent.futures
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.errors import DataError
-from bert_tf.files import cause, here_or_bundled
+from bert_tf.files import cause, check_file, here_or_bundled
 from bert_tf.progress import bar
 from bert_tf.text.encoding import SAMPLE_BYTES, check_sample
 
@@ -65,8 +64,7 @@ def find_files(patterns: str | Iterable[str]) -> list[str]:
             hint = f"; it is a directory, name its files: {pattern.rstrip('/')}/*" if tf.io.gfile.isdir(pattern) else ""
             raise DataError(f"{pattern}: no such file, expected at least one text file{hint or '; check the path'}")
         for path in matches:  # a pipe could be read only once, and waits for its writer
-            if os.path.exists(path) and not os.path.isfile(path):
-                raise DataError(f"{path}: a pipe or device, expected a file; write the text to a file first")
+            check_file(path, "; write the text to a file first")
         files.update(matches)
     if not files:
         raise DataError("no input files given, expected at least one text file; give one or more files or patterns")

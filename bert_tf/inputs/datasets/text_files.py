@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from bert_tf import files
 from bert_tf.errors import DataError
 from bert_tf.files import checked, parse_json
 from bert_tf.text.encoding import decode
@@ -42,8 +43,7 @@ def check_file(path: str) -> None:
         return
     if os.path.isdir(path):
         raise DataError(f"{path}: a directory; name one of the files in it")
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise DataError(f"{path}: a pipe or device, expected a file; pipe JSON lines to standard input instead (-)")
+    files.check_file(path, "; pipe JSON lines to standard input instead (-)")
     if not os.path.isfile(path):
         raise DataError(f"{path}: no such file; check the path")
     if not os.path.getsize(path):
