@@ -330,19 +330,18 @@ def remove_leftovers(directory: StrPath) -> None:
         shutil.rmtree(path)
 
 
-def remove_abandoned(directory: StrPath, prefix: str = ".*.") -> None:
-    """As `remove_leftovers` in a directory into which others may be writing at the same time.
-
-    What a folder's lock does not show, its age does: on a file system without locks, it is left for a day.
+def remove_abandoned(directory: StrPath, prefix: str = ".*.", *, by_age: bool = False) -> None:
+    """As `remove_leftovers` in a directory into which others may be writing at the same time: locks tell them apart.
 
     Args:
         directory: need not exist.
         prefix: pattern of the start of the folders' names.
+        by_age: whether folders without a lock, as on file systems that have none, are removed when they are a day old.
     """
     for path in _temporary_folders(directory, prefix):
         with contextlib.suppress(OSError):
             dead = abandoned(path)
-            if dead or (dead is None and os.path.getmtime(path) < time.time() - _A_DAY):
+            if dead or (by_age and dead is None and os.path.getmtime(path) < time.time() - _A_DAY):
                 shutil.rmtree(path)
 
 
@@ -363,7 +362,7 @@ def replacing_directory(path: StrPath) -> Iterator[str]:
     parent, name = os.path.split(path)
     parent_existed = os.path.isdir(parent)
     os.makedirs(parent, exist_ok=True)
-    remove_abandoned(parent, ".[0-9]*." if name.isdecimal() else glob.escape(_prefix(name)))
+    remove_abandoned(parent, ".[0-9]*." if name.isdecimal() else glob.escape(_prefix(name)), by_age=True)
     temporary = _temporary_folder(path, parent, name)
     try:
         with errors_naming(path, temporary):

@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import math
+import os
 import resource
 import shutil
 import signal
@@ -55,6 +56,7 @@ from bert_tf.training.state.run_manifest import RunManifest
 from tests.checkpoints.formats import test_model_garden as garden
 from tests.checkpoints.small import small_checkpoint
 from tests.inference.test_ask import Echo
+from tests.learned import TOKENIZERS
 from tests.model.numpy_bert import random_tensors
 from tests.model.small import PIECES
 
@@ -97,6 +99,13 @@ def make_own(folder):
     checkpoint, _ = small_checkpoint("classification")
     checkpoint.slots = {f"{name}/{slot}": tensor for name, tensor in checkpoint.tensors.items() for slot in "mv"}
     checkpoint.step = 3
+    directory.write(checkpoint, folder)
+
+
+def make_kind(kind, folder):
+    tokenizer = TOKENIZERS[kind]()
+    checkpoint, _ = small_checkpoint(vocab_size=tokenizer.vocab_size)
+    checkpoint.tokenizer = tokenizer
     directory.write(checkpoint, folder)
 
 
@@ -318,6 +327,8 @@ class Reader(NamedTuple):
 
 READERS = {
     "own model": Reader(make_own, ("config.json", "*.safetensors", "vocab.txt"), read_model),
+    "own model, byte_bpe": Reader(functools.partial(make_kind, "byte_bpe"), ("vocab.json", "merges.txt"), read_model),
+    "own model, unigram": Reader(functools.partial(make_kind, "unigram"), ("*.model",), read_model),
     "own model, unfinished": Reader(make_unfinished, ("checkpoints/*",), read_model),
     "google": Reader(lambda to: google.write(small_checkpoint("classification")[0], to), ("*",), read_model),
     "google's own": Reader(make_original_google, ("*",), read_model),
@@ -519,6 +530,26 @@ def test_known_damage_gives_a_result_or_one_line(name, pattern, damage, made, tm
     file.write_bytes(damage(content))
     assert file.read_bytes() != content
     assert_a_result_or_one_line(READERS[name].read, str(tmp_path / "files"))
+
+
+WHOLE = ["own model", "own model, byte_bpe", "own model, unigram", "google's own", "huggingface"]
+WHOLE += ["huggingface, sharded", "model garden", "best weights", "card", "texts, tsv"]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_pipe_or_a_device_in_place_of_a_file_is_one_line(name, made, tmp_path):
+    reader = READERS[name]
+    valid = made(reader.make)
+    for number, path in enumerate(path for pattern in reader.files for path in sorted(valid.glob(pattern))):
+        folder = tmp_path / str(number)
+        shutil.copytree(valid, folder)
+        file = folder / path.relative_to(valid)
+        file.unlink()
+        os.mkfifo(file)
+        assert_a_result_or_one_line(reader.read, str(folder))
+        file.unlink()
+        file.symlink_to("/dev/zero")
+        assert_a_result_or_one_line(reader.read, str(folder))
 
 
 @pytest.mark.slow

@@ -2,7 +2,8 @@
 
 config.json holds the format and its version, the BertConfig, the tokenizer's settings and the task with its labels; the
 tensors are named by the paths of the Keras variables. optimizer.safetensors is written if the checkpoint has Adam's
-slots.
+slots. Under "crc32", config.json lists the checksums of the other files, of .safetensors those of their headers, which
+have the checksums of the tensors; and that of its own other content.
 """
 
 import contextlib
@@ -13,17 +14,28 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 import keras
 import numpy as np
+from absl import logging
 
 from bert_tf.checkpoints.stored_model import Checkpoint, head_of
 from bert_tf.checkpoints.tensor import Tensor, number, tensor_of, tensor_of_variable
 from bert_tf.checkpoints.tensor_files.bundles import listed, open_bundle
-from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
+from bert_tf.checkpoints.tensor_files.safetensors import header_of, open_tensors, write_tensors
 from bert_tf.checkpoints.weight_map import TensorMapping, first_names, read_mapped
 from bert_tf.config import BertConfig, EmbeddingConfig, RunRecord, to_dict
 from bert_tf.config.data import SavedTokenizer
 from bert_tf.config.values import Rule, restored
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import check_output, check_own_directory, checked, read_json, write_json
+from bert_tf.files import (
+    check_output,
+    check_own_directory,
+    check_unchanged,
+    checked,
+    checksum,
+    read_json,
+    remove_abandoned,
+    to_json,
+    write_json,
+)
 from bert_tf.model.encoder import BertEncoder, ranges_of
 from bert_tf.model.variables import HEADS, ON_POOLED, range_shapes
 from bert_tf.tasks import TASKS, FineTuningTask
@@ -36,10 +48,12 @@ from bert_tf.types import Json, Shapes
 FORMAT = "bert_tf"
 VERSION = 1
 _STEP = "step"
+_CONFIG, _WEIGHTS, _OPTIMIZER = "config.json", "model.safetensors", "optimizer.safetensors"
+_CHECKSUMS = "crc32"
 RESULTS = "results.json"  # the metrics of a run, beside its model
 # What may be in the directory of a model, and of its run.
 FILES = (
-    *("config.json", "model.safetensors", *VOCABULARIES, "optimizer.safetensors", "conversion.json"),
+    *(_CONFIG, _WEIGHTS, *VOCABULARIES, _OPTIMIZER, "conversion.json"),
     *("run.json", "history.jsonl", RESULTS),
 )
 
@@ -61,6 +75,7 @@ class _Description(TypedDict):
     task: TaskDescription | None
     vectors: NotRequired[Json]
     origin: NotRequired[_Origin]
+    crc32: NotRequired[dict[str, str]]  # by name of a file; earlier versions wrote none
 
 
 _Metrics = dict[str, float | str | None]  # null for nan, and the kind of a row
@@ -94,8 +109,16 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
             f'{path}: not a bert_tf model; expected config.json with "format": "{FORMAT}"; convert other models with '
             f"python -m bert_tf.convert --format={FORMAT}"
         )
-    checkpoint = with_tokenizer(from_description(config, file), config["tokenizer"], path)
-    weights = os.path.join(path, "model.safetensors")
+    checkpoint = with_tokenizer(from_description(config, file), config, file)
+    weights = os.path.join(path, _WEIGHTS)
+    checksums = config.get(_CHECKSUMS, {})
+    for name in checksums.keys() & {_WEIGHTS, _OPTIMIZER}:
+        part = os.path.join(path, name)
+        if os.path.exists(part):  # people remove the optimizer's
+            check_unchanged(part, header_of(part), checksums[name], file)
+    if checksums.get(_CONFIG, content := _content_checksum(config)) != content:
+        # Not an error: people rename labels in it, and what is read of it is checked.
+        logging.warning("%s was changed after the model was written", file)
     store, shapes = open_tensors(weights), checkpoint.shapes()
     checkpoint.tensors = read_mapped({name: TensorMapping((name,)) for name in shapes}, shapes, store, weights)
     ranges = range_shapes(shapes)
@@ -114,7 +137,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
 def _optimizer(path: str, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], int | None]:
     """Adam's slots under "PATH/m" and "PATH/v" and the number of updates; {} and None if neither was saved."""
     shapes = {f"{name}/{slot}": tensor.shape for name, tensor in checkpoint.tensors.items() for slot in "mv"}
-    file = os.path.join(path, "optimizer.safetensors")
+    file = os.path.join(path, _OPTIMIZER)
     if os.path.exists(file):
         store = open_tensors(file)
         saved = {name: shape for name, shape in shapes.items() if name in store}
@@ -156,19 +179,29 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
         The name in the file of each variable and slot, by path: here the path itself.
     """
     os.makedirs(path, exist_ok=True)
-    write_tensors(os.path.join(path, "model.safetensors"), checkpoint.tensors | checkpoint.ranges)
+    remove_abandoned(path)
+    write_tensors(os.path.join(path, _WEIGHTS), checkpoint.tensors | checkpoint.ranges)
     has_optimizer = bool(checkpoint.slots) or checkpoint.step is not None
     if has_optimizer:
         step = {} if checkpoint.step is None else {_STEP: tensor_of(np.array([checkpoint.step]), _STEP)}
-        write_tensors(os.path.join(path, "optimizer.safetensors"), checkpoint.slots | step)
+        write_tensors(os.path.join(path, _OPTIMIZER), checkpoint.slots | step)
     if checkpoint.tokenizer:
         checkpoint.tokenizer.save(path)
-    written = (*(checkpoint.tokenizer.FILES if checkpoint.tokenizer else ()), has_optimizer and "optimizer.safetensors")
-    for name in {*VOCABULARIES, "optimizer.safetensors", "conversion.json"}.difference(written):
+    checksums = dict(checkpoint.tokenizer.checksums) if checkpoint.tokenizer else {}
+    for name in (_WEIGHTS, *([_OPTIMIZER] if has_optimizer else [])):
+        checksums[name] = checksum(header_of(os.path.join(path, name)))
+    for name in {*VOCABULARIES, _OPTIMIZER, "conversion.json"}.difference(checksums):
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(path, name))
-    write_json(os.path.join(path, "config.json"), {"format": FORMAT} | description(checkpoint))
+    config = {"format": FORMAT} | description(checkpoint)
+    checksums[_CONFIG] = _content_checksum(config)
+    write_json(os.path.join(path, _CONFIG), config | {_CHECKSUMS: checksums})
     return {name: name for name in [*checkpoint.tensors, *checkpoint.slots]}
+
+
+def _content_checksum(config: Json) -> str:
+    """The checksum of config.json without the checksums, however it is laid out."""
+    return checksum(to_json({name: value for name, value in config.items() if name != _CHECKSUMS}).encode())
 
 
 def description(checkpoint: Checkpoint) -> Json:
@@ -182,11 +215,12 @@ def description(checkpoint: Checkpoint) -> Json:
     } | ({"origin": checkpoint.source_metadata} if checkpoint.source_metadata else {})
 
 
-def with_tokenizer(checkpoint: Checkpoint, described: Json, folder: str) -> Checkpoint:
-    """The result of `from_description` with the tokenizer, if any, of the files in `folder`."""
-    if not described:
+def with_tokenizer(checkpoint: Checkpoint, described: Json, file: str) -> Checkpoint:
+    """The result of `from_description` with the tokenizer, if any, of the files beside `file`."""
+    if not described["tokenizer"]:
         return checkpoint
-    tokenizer = saved_tokenizer(folder, described)
+    folder = os.path.dirname(file)
+    tokenizer = saved_tokenizer(folder, described["tokenizer"], described.get(_CHECKSUMS, {}), file)
     check_size(tokenizer.vocab, checkpoint.config.vocab_size, os.path.join(folder, tokenizer.FILES[0]))
     return dataclasses.replace(checkpoint, tokenizer=tokenizer)
 

@@ -15,14 +15,14 @@ import shutil
 import time
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import jinja2
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import bundled, read_json, write_json, write_text
-from bert_tf.inference.ask import needed
+from bert_tf.files import MOST_GRAPH, bundled, checksum, read_bytes, read_json, write_json, write_text
+from bert_tf.inference.ask import GRAPH, needed
 from bert_tf.inference.check import rest_body
 from bert_tf.inference.embedder import Embedder
 from bert_tf.inference.samples import WARM_UP, Request
@@ -48,6 +48,7 @@ class _Card(TypedDict):
 
     task: TaskDescription
     tokenizer: Json
+    crc32: NotRequired[dict[str, str]]  # of the graph and the vocabulary; earlier versions wrote none
 
 
 def write_operations(path: str, name: str, requests: Sequence[Request]) -> None:
@@ -119,6 +120,7 @@ def write_card(
         "name": name,
         "task": {"name": task.name, "settings": task.settings()},
         "tokenizer": task.tokenizer.description,
+        "crc32": {GRAPH: checksum(read_bytes(os.path.join(path, GRAPH), most=MOST_GRAPH))} | task.tokenizer.checksums,
         "mask_id": task.tokenizer.mask_id,  # for clients of the signature `tokens` that hide a token
         "special_tokens": task.tokenizer.special_names._asdict(),
         "versions": {package: importlib.metadata.version(package) for package in _PACKAGES}
@@ -154,7 +156,7 @@ def task_of_export(path: str) -> Task:
     if name not in TASKS:
         raise DataError(f"{path}: a {name} model cannot be used to predict; expected one of {', '.join(TASKS)}")
     try:
-        tokenizer = saved_tokenizer(os.path.join(path, EXTRA), card["tokenizer"])
+        tokenizer = saved_tokenizer(os.path.join(path, EXTRA), card["tokenizer"], card.get("crc32", {}), file)
         return TASKS[name].from_settings(card["task"]["settings"], tokenizer)
     except ConfigError as error:
         raise DataError(f"{file}: {error}") from None

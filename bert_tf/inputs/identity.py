@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import zlib
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.files import checksum
 from bert_tf.text import BaseTokenizer, Tokenizer
 from bert_tf.types import Json, Tensors
 
@@ -44,11 +44,11 @@ def file_identity(path: str) -> str:
 
 
 def weights_identity(variables: Iterable[tf.Variable]) -> str:
-    """Identifies variables: CRC-32 over all their bytes, in order, as 8 hexadecimal digits; one second per gigabyte."""
-    checksum = 0
+    """Identifies variables: the `checksum` of all their bytes, in order."""
+    total = checksum(b"")
     for variable in variables:
-        checksum = zlib.crc32(variable.numpy().tobytes(), checksum)
-    return f"{checksum:08x}"
+        total = checksum(variable.numpy().tobytes(), total)
+    return total
 
 
 def tensors_identity(tensors: Tensors) -> str:

@@ -72,18 +72,24 @@ def load(session: tf.compat.v1.Session, tags: Collection[str], path: str) -> Loa
     return Loaded(signatures, tensors)
 
 
+def graph_of(path: str) -> bytes | None:
+    """The content of the SavedModel's binary file; None if there is none."""
+    binary = os.path.join(path, tf.saved_model.SAVED_MODEL_FILENAME_PB)
+    if not tf.io.gfile.exists(binary):
+        return None
+    with tf.io.gfile.GFile(binary, "rb") as file:
+        content: bytes = file.read()
+        return content
+
+
 def _saved_model(path: str) -> saved_model_pb2.SavedModel:
-    binary, text = (
-        os.path.join(path, name)
-        for name in (tf.saved_model.SAVED_MODEL_FILENAME_PB, tf.saved_model.SAVED_MODEL_FILENAME_PBTXT)
-    )
-    if tf.io.gfile.exists(binary):
-        with tf.io.gfile.GFile(binary, "rb") as file:
-            return saved_model_pb2.SavedModel.FromString(file.read())
+    if (content := graph_of(path)) is not None:
+        return saved_model_pb2.SavedModel.FromString(content)
+    text = os.path.join(path, tf.saved_model.SAVED_MODEL_FILENAME_PBTXT)
     if tf.io.gfile.exists(text):
         with tf.io.gfile.GFile(text) as file:
             return text_format.Parse(file.read(), saved_model_pb2.SavedModel())
-    raise FileNotFoundError(f"no {os.path.basename(binary)} in {path}")
+    raise FileNotFoundError(f"no {tf.saved_model.SAVED_MODEL_FILENAME_PB} in {path}")
 
 
 def _meta_graph(saved_model: saved_model_pb2.SavedModel, tags: Collection[str]) -> meta_graph_pb2.MetaGraphDef:

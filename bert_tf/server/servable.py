@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import input_pb2, prediction_log_pb2
 
-from bert_tf.inference.ask import describe_variant, unsuitable, variants_of
+from bert_tf.inference.ask import changed, describe_variant, unsuitable, variants_of
 from bert_tf.server import loading
 from bert_tf.server.monitoring import RUNTIME_LATENCY, WARMUP_LATENCY, Metrics
 from bert_tf.server.request_batching import BatchingOptions, Queue
@@ -100,7 +100,7 @@ class Servable:
             _check_files(path)
             self.card = _card(path)
             variants = variants_of(self.card)
-            if problem := unsuitable(variants):
+            if problem := unsuitable(variants) or changed(self.card, loading.graph_of(path)):
                 raise invalid(problem)
             if taken := describe_variant(variants):
                 _log.info("%s: version %d %s", name, version, taken)

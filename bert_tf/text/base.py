@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.config.values import fitting, shown
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import write_bytes
+from bert_tf.files import checksum, write_bytes
 from bert_tf.text.codepoints import WHITE_SPACE
 from bert_tf.text.packing import dense_features, pack, truncate
 from bert_tf.types import Array, Json, Strings, StrPath
@@ -116,6 +116,11 @@ class BaseTokenizer(tf.Module, abc.ABC):
     def unreachable(self) -> str:
         """Says how many pieces no text reaches with the settings, and which settings reach them; "" for none."""
         return ""
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """The checksums of `FILES`, for `kinds.saved_tokenizer`."""
+        return {name: checksum(content) for name, content in zip(self.FILES, self.contents(), strict=True)}
 
     def save(self, folder: StrPath) -> None:
         """Writes the vocabulary into an existing folder, for `kinds.saved_tokenizer`."""

@@ -2,14 +2,15 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
 
 from bert_tf.config.data import SavedTokenizer, TokenizerSettings
 from bert_tf.config.values import restored
 from bert_tf.errors import located
-from bert_tf.files import text_path
+from bert_tf.files import check_unchanged, read_bytes, text_path
 from bert_tf.progress import log
 from bert_tf.text.base import ALBERT, BaseTokenizer, special_names
-from bert_tf.text.byte_pair import BytePairTokenizer
+from bert_tf.text.byte_pair import BytePairTokenizer, check_merges, read_byte_pairs
 from bert_tf.text.codepoints import albert_cleaned
 from bert_tf.text.normalizer import strips_accents
 from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer, parse_model, read_model
@@ -18,6 +19,7 @@ from bert_tf.text.vocabulary import decided, decision, warn_of_unreachable
 from bert_tf.types import Json, StrPath
 
 _FILES = {kind.KIND: kind.FILES for kind in (Tokenizer, BytePairTokenizer, SentencePieceTokenizer)}
+_MOST_ADDED = 0.01  # of the pieces
 FILES = tuple(name for files in _FILES.values() for name in files)  # that a model directory may have
 
 
@@ -57,21 +59,33 @@ def _log(path: str, found: str) -> None:
         log(f"{path}: {found}")
 
 
-def saved_tokenizer(folder: str, description: Json) -> BaseTokenizer:
+def saved_tokenizer(folder: str, description: Json, checksums: Mapping[str, str], listed: str) -> BaseTokenizer:
     """Opens the tokenizer that `BaseTokenizer.save` wrote.
 
     Args:
         folder: where it is.
         description: `BaseTokenizer.description`; without a kind, WordPiece.
+        checksums: `BaseTokenizer.checksums`; without those that earlier versions did not write.
+        listed: the file that lists them.
 
     Raises:
         ConfigError: `description` is none.
-        DataError: as `open_tokenizer`.
+        DataError: as `open_tokenizer`, or a file was changed.
     """
     settings = restored(SavedTokenizer, description, "tokenizer")
-    path = os.path.join(folder, _FILES[settings.kind][0])
+    paths = [os.path.join(folder, name) for name in _FILES[settings.kind]]
+    for name, path in zip(_FILES[settings.kind], paths, strict=True):
+        if name in checksums:
+            check_unchanged(path, read_bytes(path), checksums[name], listed)
     if settings.kind == SentencePieceTokenizer.KIND:
         named = {name: bool(description.get(name)) for name in SentencePieceTokenizer.SETTINGS}
-        return SentencePieceTokenizer(path, **named)
+        return SentencePieceTokenizer(paths[0], **named)
+    if settings.kind == BytePairTokenizer.KIND:
+        pieces, merges = read_byte_pairs(paths[0], paths[1])
+        with located(f"{paths[0]} and {os.path.basename(paths[1])}"):
+            tokenizer = BytePairTokenizer(pieces, merges)
+            if not checksums:  # and pieces that were added to the vocabulary before it was saved are not known
+                check_merges(pieces, merges, most=_MOST_ADDED * len(pieces))
+        return tokenizer
     accents = strips_accents(settings.lower_case, settings.strip_accents)
-    return open_tokenizer(path, dataclasses.replace(settings, strip_accents=accents))
+    return open_tokenizer(paths[0], dataclasses.replace(settings, strip_accents=accents))

@@ -1,7 +1,10 @@
 """This project's own format: saved models are restored bit for bit, and no other files are read as models."""
 
 import dataclasses
+import itertools
 import json
+import shutil
+import zlib
 
 import numpy as np
 import pytest
@@ -16,7 +19,9 @@ from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.state.checkpoints import Checkpoints
+from tests.checkpoints.small import small_checkpoint
 from tests.errors import raises
+from tests.learned import TOKENIZERS
 from tests.model.small import PIECES, PRUNED, features, randomize, small_config
 
 
@@ -111,6 +116,11 @@ def edit(path, change):
     config = json.loads((path / "config.json").read_text())
     change(config)
     (path / "config.json").write_text(json.dumps(config))
+
+
+def unlisted(config):
+    """Removes the checksums, as in the directories of earlier versions."""
+    del config["crc32"]
 
 
 @pytest.mark.parametrize("load", [directory.load_task, bert_tf.load])
@@ -240,6 +250,7 @@ def test_a_missing_config_is_named(saved):
 
 def test_a_vocabulary_of_another_length_is_refused(saved):
     path, *_ = saved
+    edit(path, unlisted)
     with open(path / "vocab.txt", "a") as file:
         file.write("extra\n")
     with raises(DataError, len(PIECES) + 1, len(PIECES)):
@@ -248,6 +259,7 @@ def test_a_vocabulary_of_another_length_is_refused(saved):
 
 def test_missing_and_misshapen_variables_are_listed_together(saved):
     path, *_ = saved
+    edit(path, unlisted)
     tensors = load_file(path / "model.safetensors")
     del tensors["layer_0/attention/qkv/bias"]
     tensors["pooler/kernel"] = tensors["pooler/kernel"][:, :5].copy()
@@ -259,6 +271,7 @@ def test_missing_and_misshapen_variables_are_listed_together(saved):
 
 def test_a_tensor_without_a_variable_is_named(saved):
     path, *_ = saved
+    edit(path, unlisted)
     tensors = load_file(path / "model.safetensors") | {"layer_7/output/bias": np.zeros(3, np.float32)}
     save_file(tensors, path / "model.safetensors")
     with raises(DataError, "config.json", "layer_7/output/bias"):
@@ -329,3 +342,101 @@ def test_a_model_is_read_without_the_optimizer_state_of_another_model(tmp_path, 
     checkpoint = directory.read(str(tmp_path))
     assert (checkpoint.slots, checkpoint.step) == ({}, None)
     assert "optimizer state not read" in checkpoint.warnings[0]
+
+
+def read_all(path):
+    checkpoint = directory.read(str(path))
+    for tensor in [*checkpoint.tensors.values(), *checkpoint.slots.values()]:
+        tensor.read()
+    return checkpoint
+
+
+@pytest.fixture(scope="module")
+def of_all_kinds(tmp_path_factory):
+    """Kind of tokenizer -> a directory with all files that a model can have."""
+    made = {}
+    for kind, tokenizer in TOKENIZERS.items():
+        checkpoint, _ = small_checkpoint("classification", vocab_size=tokenizer().vocab_size)
+        checkpoint = dataclasses.replace(checkpoint, tokenizer=tokenizer(), step=3)
+        checkpoint.slots = {f"{name}/{slot}": tensor for name, tensor in checkpoint.tensors.items() for slot in "mv"}
+        made[kind] = tmp_path_factory.mktemp(kind)
+        directory.write(checkpoint, str(made[kind]))
+    return made
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_every_file_is_listed_with_its_checksum(of_all_kinds, kind):
+    folder = of_all_kinds[kind]
+    listed = json.loads((folder / "config.json").read_text())["crc32"]
+    assert listed.keys() == {file.name for file in folder.iterdir()}
+    for name, expected in listed.items():
+        content = (folder / name).read_bytes()
+        if name.endswith(".safetensors"):
+            content = content[: 8 + int.from_bytes(content[:8], "little")]  # the header, by the format's definition
+        if name != "config.json":
+            assert f"{zlib.crc32(content):08x}" == expected
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_one_flipped_bit_in_any_file_is_an_error_that_names_the_file(of_all_kinds, kind, tmp_path):
+    names = [path.name for path in of_all_kinds[kind].iterdir() if path.name != "config.json"]
+    for name, place in itertools.product(names, [0.001, 0.3, 0.5, 0.7, 0.999]):
+        folder = tmp_path / f"{name} {place}"
+        shutil.copytree(of_all_kinds[kind], folder)
+        content = bytearray((folder / name).read_bytes())
+        content[int(place * len(content))] ^= 1
+        (folder / name).write_bytes(content)
+        with raises(DataError, folder / name):
+            read_all(folder)
+
+
+def test_a_vocabulary_that_was_edited_is_an_error_that_says_how_to_keep_it(saved):
+    path, task, *_ = saved
+    lines = (path / "vocab.txt").read_text().splitlines()
+    lines[-1], lines[-2] = lines[-2], lines[-1]
+    (path / "vocab.txt").write_text("\n".join(lines) + "\n")
+    with raises(DataError, path / "vocab.txt", "CRC-32", "'vocab.txt'", path / "config.json"):
+        directory.load_task(str(path))
+    edit(path, lambda config: config["crc32"].pop("vocab.txt"))
+    assert directory.load_task(str(path))[0].tokenizer.vocab == lines != task.tokenizer.vocab
+
+
+def test_an_edited_config_is_read_with_a_warning_and_another_layout_without(saved, caplog):
+    path, *_ = saved
+    (path / "config.json").write_text(json.dumps(json.loads((path / "config.json").read_text()), indent=7))
+    directory.load_task(str(path))
+    assert not caplog.records
+    edit(path, lambda config: config["model"].update(dropout=0.25))
+    directory.load_task(str(path))
+    (record,) = caplog.records
+    assert "config.json" in record.getMessage() and "changed" in record.getMessage()
+
+
+def test_weights_beside_the_config_of_another_model_are_refused(saved, tmp_path_factory):
+    path, task, model, encoder = saved
+    other = tmp_path_factory.mktemp("other")
+    directory.save(str(other), randomize(model, seed=9), encoder, task)
+    shutil.copy(other / "model.safetensors", path)  # as after a kill between the two
+    with raises(DataError, path / "model.safetensors", path / "config.json"):
+        directory.load_task(str(path))
+
+
+def test_a_directory_of_an_earlier_version_opens_without_checksums(saved):
+    path, task, model, _ = saved
+    edit(path, unlisted)
+    weights = load_file(path / "model.safetensors")
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+    again, model_again = directory.load_task(str(path))
+    assert again.tokenizer.vocab == task.tokenizer.vocab
+    np.testing.assert_array_equal(model_again.weights[0].numpy(), model.weights[0].numpy())
+
+
+def test_a_byte_pair_vocabulary_of_an_earlier_version_may_lack_few_merges(of_all_kinds, tmp_path):
+    shutil.copytree(of_all_kinds["byte_bpe"], tmp_path, dirs_exist_ok=True)
+    edit(tmp_path, unlisted)
+    lines = (tmp_path / "merges.txt").read_text().splitlines(keepends=True)
+    (tmp_path / "merges.txt").write_text("".join(lines[:-10]))  # as if ten pieces had been added
+    read_all(tmp_path)
+    (tmp_path / "merges.txt").write_text("".join(lines[: len(lines) // 2]))
+    with raises(DataError, "merges.txt", "no merge"):
+        read_all(tmp_path)

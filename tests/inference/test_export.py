@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import zlib
 from typing import NamedTuple
 
 import keras
@@ -130,6 +131,18 @@ def test_a_folder_that_tf_serving_cannot_serve_is_refused(single, tmp_path, case
     with pytest.raises(ConfigError, match=message):
         export(single.task, single.model, str(tmp_path / folder))
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_damaged_graph_is_noticed_before_it_is_loaded(single, tmp_path):
+    path = export(single.task, single.model, str(tmp_path), check=False).path
+    file = pathlib.Path(path, "saved_model.pb")
+    content = bytearray(file.read_bytes())
+    card = json.loads(pathlib.Path(path, "assets.extra/model_card.json").read_text())
+    assert card["crc32"]["saved_model.pb"] == f"{zlib.crc32(content):08x}"
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"saved_model\.pb is damaged"):
+        ask.Model(path)
 
 
 def test_a_failed_export_leaves_no_version(single, tmp_path, monkeypatch):

@@ -1,5 +1,8 @@
 """Graphs of all kinds are loaded as TensorFlow's own loaders load them."""
 
+import json
+import zlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -118,3 +121,19 @@ def test_what_cannot_be_loaded_is_an_error_that_says_why(tmp_path):
     (tmp_path / "saved_model.pb").write_bytes(b"\xff")
     with pytest.raises(DecodeError):
         load(tmp_path, "serve")
+
+
+def test_a_graph_that_is_not_the_one_of_its_model_card_is_refused(run, tmp_path):
+    module = tf.Module()
+    module.serve = tf.function(lambda x: {"y": x}, [tf.TensorSpec([None], tf.float32, name="x")])
+    tf.saved_model.save(module, str(tmp_path), signatures=module.serve)
+    graph = (tmp_path / "saved_model.pb").read_bytes()
+    (tmp_path / "assets.extra").mkdir()
+    for checksum in (f"{zlib.crc32(graph):08x}", "0badcafe", None):
+        card = {"format": "bert_tf", "signatures": {}, "crc32": checksum and {"saved_model.pb": checksum}}
+        (tmp_path / "assets.extra/model_card.json").write_text(json.dumps(card))
+        if checksum == "0badcafe":
+            with pytest.raises(ServingError, match=r"saved_model\.pb is damaged"):
+                run(tmp_path, x=np.float32([3]))
+        else:
+            assert run(tmp_path, x=np.float32([3]))["y"] == [3]

@@ -22,7 +22,7 @@ def test_a_saved_tokenizer_is_opened_again(kind, tmp_path):
     tokenizer = TOKENIZERS[kind]()
     tokenizer.save(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(tokenizer.FILES)
-    again = saved_tokenizer(str(tmp_path), tokenizer.description)
+    again = saved_tokenizer(str(tmp_path), tokenizer.description, tokenizer.checksums, "config.json")
     settings = {name: value for name, value in tokenizer.get_config().items() if name != "double_quotes"}
     by_name = open_tokenizer(tmp_path / tokenizer.FILES[0], TokenizerSettings(**settings))
     for other in (again, by_name, pickle.loads(pickle.dumps(tokenizer))):
@@ -70,7 +70,7 @@ def test_other_vocabularies_are_not_taken_for_wordpiece(kind, tmp_path):
 
 def test_an_unknown_kind_and_a_missing_file_are_named(tmp_path):
     with raises(ConfigError, "tokenizer.kind is", "wordpiece, byte_bpe, sentencepiece"):
-        saved_tokenizer(str(tmp_path), {"kind": "characters"})
+        saved_tokenizer(str(tmp_path), {"kind": "characters"}, {}, "config.json")
     (tmp_path / "vocab.json").write_text("{}")
     with raises(DataError, str(tmp_path / "merges.txt")):
         open_tokenizer(tmp_path / "vocab.json", TokenizerSettings())

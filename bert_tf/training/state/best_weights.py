@@ -123,6 +123,8 @@ class BestWeights:
         shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
         if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
             raise DataError(f"{path} holds the weights of another model")
+        for tensor in tensors.values():  # first, so that damaged ones change nothing
+            tensor.read()
         for path, variable in variables.items():
             variable.assign(tensors[path].read())
 

@@ -108,7 +108,7 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_best_weights(tmp_path, un
         killed.start()
     assert killed.trained.step in (6, 9)
 
-    (tmp_path / "checkpoints/.best-6.safetensors.x.partial").mkdir()
+    (tmp_path / "checkpoints/.best-6.safetensors.k1lled_1.partial").mkdir()
     again = Run(tmp_path, weights=99)
     history = again.start()
     assert min(again.seen) == 6  # from the checkpoint of step 5
@@ -199,7 +199,14 @@ def test_best_weights_of_another_model_are_not_used(uninterrupted, capsys):
     assert last.endswith("instead of these best weights, the model gets those of the last update")
 
 
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 4
+    path.write_bytes(content)
+
+
 DAMAGES = {
+    "one bit": flip,
     "missing": os.remove,
     "half a file": lambda path: os.truncate(path, path.stat().st_size // 2),
     "empty": lambda path: os.truncate(path, 0),
