@@ -16,6 +16,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, replacing_directory, require_space
 from bert_tf.inference.card import CARD, EXTRA, write_card, write_operations
 from bert_tf.inference.check import check_ops, compare, oldest_server, rest_body
+from bert_tf.inference.compact import compact
 from bert_tf.inference.embedder import Embedder
 from bert_tf.inference.samples import SENTENCES, Request, sample_requests
 from bert_tf.inference.session import ANSWER_TOLERANCES, TOLERANCES, NotServable, Session
@@ -173,6 +174,7 @@ def save_graphs(signatures: Mapping[str, ConcreteFunction], path: str, resources
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     with quiet.warnings_only():
         tf.saved_model.save(module, path, signatures=signatures, options=options)
+    compact(path)
 
 
 def _checked(

@@ -5,14 +5,17 @@ graphs (TF_ENABLE_ONEDNN_OPTS=0): it would do so by what the processor says.
 """
 
 import json
+import pathlib
 import shutil
 import types
 
 import pytest
+from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.inference import ask
 from bert_tf.inference.check import difference
 from bert_tf.inference.saved_model import export
+from bert_tf.model.precision.dispatch import VARIANTS
 from bert_tf.server.monitoring import Metrics
 from bert_tf.server.servable import RunOptions, Runtime, Servable
 from bert_tf.server.status import Code, ServingError
@@ -76,6 +79,18 @@ def check(optimized, flags, variants, version="2.21", environment=(), emulator=(
         for answer, (_, expected) in zip(found, asked, strict=True):
             # Clipped sums of int8 differ by 0.05.
             assert difference("probabilities", answer["outputs"]["probabilities"], expected["probabilities"]) < 0.01
+
+
+def test_all_signatures_share_one_body_of_each_variant(optimized):
+    for mode, path in optimized.paths.items():
+        saved = saved_model_pb2.SavedModel.FromString(pathlib.Path(path, "saved_model.pb").read_bytes())
+        graph = saved.meta_graphs[0].graph_def
+        encoders = [
+            function
+            for function in graph.library.function
+            if any(node.op in ("Rsqrt", "_MklLayerNorm") for node in function.node_def)
+        ]
+        assert len(encoders) == len(VARIANTS[mode])
 
 
 @pytest.mark.parametrize("flags", ["avx2 fma", pytest.param(None, marks=pytest.mark.slow)])

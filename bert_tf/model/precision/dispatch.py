@@ -70,7 +70,7 @@ class CpuDispatch:
     def __init__(self, mode: str, variants: tuple[Variant, ...]) -> None:
         self._variants = variants
         self.table = tf.lookup.StaticHashTable(_VariantIndex(mode, variants), default_value=len(variants) - 1)
-        self._others: dict[tuple[Inference, tuple[int, ...]], TfFunction] = {}
+        self._functions: dict[tuple[Inference, tuple[int, ...]], TfFunction] = {}
 
     def __call__(self, inference: Inference, features: Tensors) -> Any:
         inputs = {tensor.name: features[tensor.name] for tensor in inference.model.inputs}
@@ -81,24 +81,28 @@ class CpuDispatch:
     def _computed(self, inference: Inference, features: Tensors, indices: tuple[int, ...]) -> Any:
         """The results of `inference` by the first of these variants that the processor allows."""
         index, others = indices[0], indices[1:]
-        variant = self._variants[index]
         if not others:
-            with computing(dataclasses.replace(current(), kernels=variant.kernels)):
+            with computing(dataclasses.replace(current(), kernels=self._variants[index].kernels)):
                 return inference(features)
         # What depends on the features is computed in one variant only. Not by tf.cond, which passes each variable
         # through an operation in each request: that takes a twentieth of the time of a short text.
         chosen = tf.equal(self.table.lookup(tf.constant(0, tf.int64)), index)
         switched = {name: tf.raw_ops.Switch(data=value, pred=chosen) for name, value in features.items()}
-        with computing(dataclasses.replace(current(), kernels=variant.kernels)):
-            fast = inference({name: one.output_true for name, one in switched.items()})
-        other = self._other(inference, others)({name: one.output_false for name, one in switched.items()})
+        # TensorFlow puts the body of the fast variant into each signature when it loads them, but not of the others.
+        fast = self._function(inference, (index,))({name: one.output_true for name, one in switched.items()})
+        other = self._function(inference, others, _noinline=True)(
+            {name: one.output_false for name, one in switched.items()}
+        )
         # Outputs of an operation that is a function have no rank for TensorFlow, which complains of that in the log.
-        other = tf.nest.map_structure(lambda value, like: tf.ensure_shape(value, like.shape), other, fast)
+        fast, other = (
+            tf.nest.map_structure(lambda value: tf.ensure_shape(value, value.shape), outputs)
+            for outputs in (fast, other)
+        )
         return tf.nest.map_structure(lambda *values: tf.raw_ops.Merge(inputs=values).output, fast, other)
 
-    def _other(self, inference: Inference, indices: tuple[int, ...]) -> TfFunction:
-        """These variants as one operation, which is traced once for all signatures of a model."""
-        if (inference, indices) not in self._others:
+    def _function(self, inference: Inference, indices: tuple[int, ...], **attributes: bool) -> TfFunction:
+        """These variants as one function, which is traced once for all signatures of a model."""
+        if (inference, indices) not in self._functions:
             specs = {tensor.name: tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inference.model.inputs}
 
             def compute(features: Tensors) -> Any:
@@ -106,10 +110,10 @@ class CpuDispatch:
                 known = {name: tf.ensure_shape(features[name], spec.shape) for name, spec in specs.items()}
                 return self._computed(inference, known, indices)
 
-            self._others[inference, indices] = tf.function(
-                compute, input_signature=[specs], autograph=False, experimental_attributes={"_noinline": True}
+            self._functions[inference, indices] = tf.function(
+                compute, input_signature=[specs], autograph=False, experimental_attributes=attributes
             )
-        return self._others[inference, indices]
+        return self._functions[inference, indices]
 
 
 class _VariantIndex(tf.lookup.KeyValueTensorInitializer):
