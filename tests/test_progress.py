@@ -1,6 +1,16 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from bert_tf.progress import TRAINING, bar, duration, training_line
+
+ROOT = Path(__file__).parents[1]
+LINE = re.compile(
+    r"(?:pretrain|finetune|distill) \d+/\d+(?:, \w+ [\d.]+(?: [\d.]+%)?)+, lr [\d.e-]+"
+    r"(?:, [\d.]+[kM]? seq(?: [\d.]+[kM]? tok)?/s)?(?:, pad \d+%)?(?:, unknown \d+%)?(?:, \d+% peak)?"
+    r"(?:, [\ddhm: ]+ left)?"
+)
 
 
 def test_the_line_of_pretraining_fits_into_120_columns():
@@ -15,6 +25,18 @@ def test_the_line_of_pretraining_fits_into_120_columns():
     shown = training_line(metrics, rates, 1.26e-4, 3 * 86400.0)
     assert shown == ("mlm 6.72 12.3%, nsp 0.693 99.9%, lr 1.3e-4, 12.3k seq 1.23M tok/s, pad 12%, 42% peak, 3d 0h left")
     assert len(f"pretrain 100000/100000, {shown}") <= 120
+    assert LINE.fullmatch(f"pretrain 100000/100000, {shown}")
+
+
+def test_lines_in_pages_and_notebooks_are_as_they_are_printed_now():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.ipynb")]
+    lines = [
+        line for page in pages for line in re.findall(r"\w+ \d+/\d+, [^\"\n`|]*", page.read_text(encoding="utf-8"))
+    ]
+    lines = [line.removesuffix("\\n") for line in lines if re.match("pretrain|finetune|distill", line)]
+    assert len(lines) > 20
+    for line in lines:
+        assert LINE.fullmatch(line), line
 
 
 def test_a_log_file_gets_one_line_per_state_without_control_characters(capfd):
