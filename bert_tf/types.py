@@ -19,4 +19,5 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 TfFunction: TypeAlias = "tf.types.experimental.PolymorphicFunction"  # what tf.function returns
 StrPath: TypeAlias = str | os.PathLike[str]
 Strings: TypeAlias = "tf.Tensor | Sequence[str] | str"  # texts as the tokenizer takes them
+TokenIds: TypeAlias = "tf.Tensor | tf.RaggedTensor | Sequence[Sequence[int]]"  # ids [batch, length] as it takes them
 ConcreteFunction: TypeAlias = "tf.types.experimental.ConcreteFunction"  # what get_concrete_function returns

@@ -1,7 +1,6 @@
 """Values in Python: what is no text, label, path or setting is one line; the rest is read as in files."""
 
 import dataclasses
-import itertools
 import json
 import math
 
@@ -20,21 +19,13 @@ from bert_tf.inputs.datasets.sources import InMemory, Source
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.masked_lm import MaskedLM
 from tests.errors import raises
+from tests.hostile import BIG, HALF, HUGE, Odd, endless
 from tests.inference.kinds import LENGTH, VOCABULARY, _encoder
 from tests.model.small import randomize
 
 TEXTS = ["the good.", "a b c", "good", "c b a"]
 STARS = [5, 1, 5, 1]
 SETTINGS = {"epochs": 1, "batch_size": 4, "dtype": "float32", "verbose": False}
-HALF = "a\ud800"
-BIG, HUGE = 10**400, 10**5000
-
-
-class Odd:
-    """A value that cannot even be shown."""
-
-    def __repr__(self):
-        raise ValueError
 
 
 @dataclasses.dataclass
@@ -82,26 +73,9 @@ def _dataset(spec):
     return tf.data.Dataset.from_generator(lambda: iter(["a"]), output_signature=spec)
 
 
-# Case -> (call of the models, part of the message).
-CASES = {
-    f"batch_size={shown}": (lambda m, value=value: m.texts.predict(TEXTS, batch_size=value), "batch_size is ")
-    for shown, value in {
-        **{repr(value): value for value in (0, -1, 2.5, math.nan, None, "32", True, [1], 10**9)},
-        **{"big": BIG, "huge": HUGE, "odd": Odd()},
-    }.items()
-}
-CASES |= {
-    "evaluate batch_size": (
-        lambda m: m.texts.evaluate(TEXTS, STARS, batch_size=0),
-        "batch_size is 0; expected a whole",
-    ),
-    "fit batch_size": (lambda m: m.fit(batch_size="32"), "batch_size is '32'; expected a whole number from 1"),
-    "fill batch_size": (lambda m: m.masks.predict(["[MASK]"], batch_size=-1), "batch_size is -1; expected a whole"),
-    "encode batch_size": (lambda m: m.vectors.encode(TEXTS, batch_size=2.5), "batch_size is 2.5; expected a whole"),
-}
+# Case -> (call of the models, part of the message); tests/public_api.py tries the values of each single argument.
+CASES = {}
 # What is no list of texts.
-ENDLESS = []
-ENDLESS.append(ENDLESS)
 NO_LISTS = {
     "array without dimensions": (np.array("good film"), "array('good film', dtype='<U9'); expected a list"),
     "tensor without dimensions": (tf.constant("good"), "expected a list"),
@@ -120,24 +94,15 @@ NO_LISTS = {
     "half a pair": ([HALF], "[0] has half of a surrogate pair"),
     "missing": (["a", math.nan], "[1] is NaN; expected text"),
     "not UTF-8": ([b"a\xff"], "[0] is bytes b'a\\xff'; expected text"),
-    "lists without end": (ENDLESS, "lists in lists without end"),
+    "lists without end": (endless(), "lists in lists without end"),
     "dates": (pandas.Series(pandas.to_datetime(["2020-01-01"])), "[0] is datetime64"),
     "odd": ([Odd()], "[0] is Odd an object of type Odd; expected text"),
     "three texts": ([("a", "b", "c")], "[0]"),
     "true": ([True], "[0]"),
     "huge number": ([HUGE], "[0]"),
 }
-METHODS = {
-    "predict": lambda models, value: models.texts.predict(value),
-    "fill": lambda models, value: models.masks.predict(value),
-    "encode": lambda models, value: models.vectors.encode(value),
-}
-for (name, (value, message)), (method, call) in itertools.product(NO_LISTS.items(), METHODS.items()):
-    found = "]: text " if method == "predict" else "] "  # a text may also be a pair there
-    CASES[f"{method} {name}"] = (
-        lambda models, call=call, value=value: call(models, value),
-        message.replace("] ", found),
-    )
+for name, (value, message) in NO_LISTS.items():
+    CASES[f"predict {name}"] = (lambda m, value=value: m.texts.predict(value), message.replace("] ", "]: text "))
 # The label of the last of four texts.
 LABELS = {
     "half a pair": ([*"aba", HALF], "x[3]: label has half of a surrogate pair"),
@@ -157,6 +122,13 @@ LABELS = {
     "too few": ([5, 1], "x has 4 inputs and 2 labels; expected one label per input"),
 }
 CASES |= {f"label {name}": (lambda m, y=y: m.fit(y=y), message) for name, (y, message) in LABELS.items()}
+CASES |= {
+    f"weight {value!r} without labels": (
+        lambda m, value=value: bert_tf.distill(m.texts, 1, TEXTS, weight=value),
+        f"weight is {value!r}; expected a number",
+    )
+    for value in (math.nan, "x", None, 1.5)
+}
 CASES |= {
     "unknown validation labels": (
         lambda m: m.fit(validation_data=(TEXTS, ["5.0", "1.0", "5.0", "1.0"])),
@@ -226,12 +198,7 @@ CASES |= {
     "validation_split": (lambda m: m.fit(validation_split=0.1), "validation_data=(x, y)"),
     "class_weight": (lambda m: m.fit(class_weight={0: 1}), "give balanced=True"),
     "unknown": (lambda m: m.fit(zzz=0), "fit has no argument 'zzz'; see bert_tf.config.TrainConfig"),
-    "epochs": (lambda m: m.fit(epochs="3"), "train.epochs is '3'; expected a number"),
-    "learning_rate": (lambda m: m.fit(learning_rate=math.nan), "train.learning_rate is nan; expected a number"),
-    "seed": (lambda m: m.fit(seed=HUGE), "train.seed is an object of type int; expected a whole number"),
-    "verbose": (lambda m: m.fit(verbose="yes"), "verbose is 'yes'; expected True or False or a whole number"),
     "setting": (lambda m: m.load(max_len=5), "TextClassifier has no field 'max_len'; did you mean 'max_length'?"),
-    "max_length": (lambda m: m.load(max_length="8"), "task.max_length is '8'; expected a whole number"),
     "label in settings": (lambda m: m.load(labels=("a", HALF)), "task.labels[1] has half of a surrogate pair"),
     "set of labels": (lambda m: m.load(labels={"a", "b"}), "a set has no order; expected a list"),
     "labels of two kinds": (lambda m: m.load(labels=[1, "1"]), "task.labels has a label twice: '1', '1'"),
@@ -243,80 +210,11 @@ CASES |= {
         lambda m: bert_tf.TextClassifier.from_pretrained(m.saved, head="bilstm").predict(["a"]),
         "the model has another head than the one asked for; call fit first",
     ),
-    "dtype": (lambda m: m.load(dtype=np.float32), "expected one of float32, bfloat16, int8, auto"),
-    "layers": (lambda m: bert_tf.SentenceEncoder.from_pretrained(m.path, layers=-1), "layers is -1; expected a tuple"),
-    "set of layers": (
-        lambda m: bert_tf.SentenceEncoder.from_pretrained(m.path, layers={-1}),
-        "layers is {-1}; expected a tuple",
-    ),
-    "pool": (
-        lambda m: bert_tf.SentenceEncoder.from_pretrained(m.path, pool=["mean"]),
-        "pool is ['mean']; expected text",
-    ),
-    "vector's length": (
-        lambda m: bert_tf.SentenceEncoder.from_pretrained(m.path, max_length=math.nan),
-        "max_length is nan",
-    ),
-    "prompt": (
-        lambda m: m.vectors.encode(["a"], prompt_name=["query"]),
-        "prompt_name is ['query']; expected text or None",
-    ),
-    "optimize": (lambda m: m.texts.export("never", optimize=["int8"]), "optimize is ['int8']; expected text"),
-    "check": (lambda m: m.texts.export("never", check="no"), "check is 'no'; expected True or False"),
-    "attention": (lambda m: m.texts.export("never", attention=1), "attention is 1; expected True or False"),
-    "pooler": (lambda m: bert_tf.load(m.path, pooler="no"), "pooler is 'no'; expected True or False or None"),
-    "dtype of load": (lambda m: bert_tf.load(m.path, dtype=2.5), "dtype is 2.5; expected a Keras dtype policy"),
-    "no texts": (lambda m: m.texts.tokenizer.encode(None), "the texts are None; expected a list of texts"),
-    "texts of numbers": (lambda m: m.texts.tokenizer.encode([1, 2]), "the texts are [1, 2]; expected a list of texts"),
     "texts in texts": (lambda m: m.texts.tokenizer.encode([["a"]]), "the texts have 2 dimensions; expected a list"),
-    "half a pair to encode": (lambda m: m.texts.tokenizer.encode([HALF]), "has half of a surrogate pair"),
-    "length to encode": (
-        lambda m: m.texts.tokenizer.encode(["a"], max_length=2.5),
-        "max_length is 2.5; expected a whole",
-    ),
-    "ids": (
-        lambda m: m.texts.tokenizer.detokenize([1, 2]),
-        "the ids are [1, 2]; expected whole numbers [batch, length]",
-    ),
-    "vocabulary": (lambda m: bert_tf.Tokenizer(["a", 1]), "vocab[1] is 1; expected text"),
     "half a pair in the vocabulary": (
         lambda m: bert_tf.Tokenizer([HALF, *VOCABULARY]),
         "line 1: has half of a surrogate",
     ),
-    "no vocabulary": (lambda m: bert_tf.Tokenizer(None), "vocab is None; expected"),
-    "lower_case": (
-        lambda m: bert_tf.Tokenizer(VOCABULARY, lower_case="yes"),
-        "lower_case is 'yes'; expected True or False",
-    ),
-    "size": (lambda m: bert_tf.BertConfig.from_name(["base"]), "model ['base'] is unknown; choose one of tiny"),
-    "config": (lambda m: bert_tf.BertEncoder("base"), "the config is 'base'; expected a BertConfig"),
-    "encoder": (lambda m: bert_tf.BertPretrainer(None), "the encoder is None; expected a BertEncoder"),
-}
-PATHS = {
-    "": "the path is empty; give one",
-    "a\0b": r"the path is 'a\x00b'; expected text or a pathlib.Path",
-    "\ud800": "is not UTF-8",
-    5: "the path is 5; expected text or a pathlib.Path",
-    b"x": "the path is b'x'; expected text or a pathlib.Path",
-}
-for (path, message), (method, call) in itertools.product(
-    PATHS.items(),
-    {
-        "fit": lambda m, path: m.fit(directory=path),
-        "save": lambda m, path: m.texts.save(path),
-        "export": lambda m, path: m.texts.export(path),
-        "export of vectors": lambda m, path: m.vectors.export(path),
-        "load": lambda m, path: bert_tf.load(path),
-        "from_pretrained": lambda m, path: bert_tf.TextClassifier.from_pretrained(path),
-        "MaskedLM": lambda m, path: bert_tf.MaskedLM.from_pretrained(path),
-        "SentenceEncoder": lambda m, path: bert_tf.SentenceEncoder.from_pretrained(path),
-    }.items(),
-):
-    CASES[f"{method} {path!r}"] = (lambda m, call=call, path=path: call(m, path), message)
-CASES |= {
-    "directory is a file": (lambda m: m.fit(directory=m.file), "is not a directory; choose another path"),
-    "save to a file": (lambda m: m.texts.save(m.file), "is not a directory; choose another path"),
-    "export to a file": (lambda m: m.texts.export(m.file), "is not a directory; choose another path"),
 }
 
 

@@ -15,6 +15,7 @@ from bert_tf import app, config
 from bert_tf.config import FinetuneConfig, PhaseConfig, PretrainConfig, TrainConfig, tasks
 from bert_tf.errors import ConfigError
 from bert_tf.training import strategy
+from tests.hostile import BIG, HALF, HUGE, Odd, nested
 
 NAMES = [name for name in config.__all__ if issubclass(getattr(tasks, name, object), tasks.TaskConfig)]
 
@@ -30,22 +31,10 @@ def fine_tuning(name):
 MAKE = {"pretraining": pretraining} | {name: functools.partial(fine_tuning, name) for name in NAMES}
 
 
-class Unprintable:
-    def __repr__(self):
-        raise ValueError
-
-
-def nested(depth):
-    value = []
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
 # Wrong for every field, whatever its type.
-WRONG = [math.nan, math.inf, -math.inf, 1j, b"16", {}, Unprintable(), [None], ["16"], nested(100_000), "a\0b", "\ud800"]
+WRONG = [math.nan, math.inf, -math.inf, 1j, b"16", {}, Odd(), [None], ["16"], nested(100_000), "a\0b", HALF]
 # Wrong for most.
-DOUBTFUL = [0, -1, 1.5, "16", "", (), None, 10**400, 10**5000, True, "x" * 100_000]
+DOUBTFUL = [0, -1, 1.5, "16", "", (), None, BIG, HUGE, True, "x" * 100_000]
 
 
 def fields_of(value, path=""):

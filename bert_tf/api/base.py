@@ -15,7 +15,6 @@ import tensorflow as tf
 from bert_tf import quiet
 from bert_tf.api.plain_values import (
     Values,
-    batch_size_of,
     integer,
     is_missing,
     listed,
@@ -28,12 +27,14 @@ from bert_tf.checkpoints import open_with_warnings
 from bert_tf.checkpoints.hub import SCHEME
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import ExampleData, FinetuneConfig, TaskDistillation, to_dict
-from bert_tf.config.values import fitting, shown, unknown_field
+from bert_tf.config.train import BatchSize, InferenceDtype
+from bert_tf.config.values import checked_arguments, unknown_field
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.files import check_output, temporary_directory, text_path, write_json
-from bert_tf.inference import portable, session
+from bert_tf.inference import portable
 from bert_tf.inference.portable import ExportedFile
 from bert_tf.inference.saved_model import Exported, export_run
+from bert_tf.inference.session import ExportFormat, Optimization
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.formats import FORMATS
 from bert_tf.inputs.datasets.sources import ROLES, Data, InMemory
@@ -44,7 +45,7 @@ from bert_tf.tasks import TASKS
 from bert_tf.tasks.task import FineTuningTask, Task
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.training import strategy
-from bert_tf.training.dtype import check_inference_dtype, infer_in
+from bert_tf.training.dtype import infer_in
 from bert_tf.training.evaluation import Evaluation, Split, predictor
 from bert_tf.training.reporter import SILENT
 from bert_tf.training.runs import finetuning
@@ -60,6 +61,7 @@ _Task = TypeVar("_Task", bound=Task)
 _NOT_METRICS = ("kind", "step", "phase", "mfu", "_seconds", "_per_second")
 
 
+@checked_arguments
 class Model(abc.ABC, Generic[_Task]):
     """A pre-trained or fine-tuned model of one kind of task.
 
@@ -70,8 +72,7 @@ class Model(abc.ABC, Generic[_Task]):
     _kind: ClassVar[type[Task]]  # models of this task, and of its subclasses, are loaded with their heads
     tokenizer: BaseTokenizer
 
-    def __init__(self, path: str, checkpoint: Checkpoint, dtype: str) -> None:
-        check_inference_dtype(dtype)
+    def __init__(self, path: str, checkpoint: Checkpoint, dtype: InferenceDtype) -> None:
         self._path, self.tokenizer, self._dtype = path, checkpoint.tokenizer_of_text(path), dtype
         self._loaded: tuple[_Task, keras.Model] | None = None
         self._results: Json = {}
@@ -122,10 +123,10 @@ class Model(abc.ABC, Generic[_Task]):
         self,
         path: StrPath,
         *,
-        format: str = "saved_model",
+        format: ExportFormat = "saved_model",
         attention: bool = False,
         check: bool = True,
-        optimize: str = "none",
+        optimize: Optimization = "none",
     ) -> Exported | ExportedFile:
         """Exports a SavedModel that takes text, as the next version in a directory for TF Serving; or another format.
 
@@ -139,8 +140,7 @@ class Model(abc.ABC, Generic[_Task]):
                 bfloat16), "int8" (a quarter of the size, and faster on x86 processors with VNNI or AMX) or "int4" (only
                 in a SavedModel: a sixth of the size).
         """
-        fitting(attention, bool, "attention")
-        check_export(path, format, check, optimize)
+        check_export(path, format, optimize)
         if attention and format != "saved_model":
             raise ConfigError(f"attention adds a signature to a SavedModel, and format is {format!r}; leave one out")
         # An export computes in float32 on the CPU, whatever this model does.
@@ -151,6 +151,7 @@ class Model(abc.ABC, Generic[_Task]):
             return export_run(saved, os.fspath(path), attention=attention, check=check, optimize=optimize)
 
 
+@checked_arguments
 class FineTuned(Model[FineTuningTask]):
     """Base class of the models for fine-tuning tasks.
 
@@ -164,7 +165,7 @@ class FineTuned(Model[FineTuningTask]):
     _inputs: ClassVar[str] = "single texts, or pairs of texts,"  # those of different formats
     _element_rank: ClassVar[int] = 0  # of the tensors of an input in an unbatched tf.data.Dataset
 
-    def __init__(self, path: str, checkpoint: Checkpoint, dtype: str, settings: Json) -> None:
+    def __init__(self, path: str, checkpoint: Checkpoint, dtype: InferenceDtype, settings: Json) -> None:
         for name in settings.keys() - {field.name for field in dataclasses.fields(self._kind.Config)}:
             raise ConfigError(unknown_field(self._kind.Config, name, type(self).__name__))
         settings = {name: plain(value) for name, value in settings.items()}
@@ -192,7 +193,7 @@ class FineTuned(Model[FineTuningTask]):
             self._loaded = task.replaced(config=self._config), model
 
     @classmethod
-    def from_pretrained(cls, path: StrPath, *, dtype: str = "float32", **settings: Any) -> Self:
+    def from_pretrained(cls, path: StrPath, *, dtype: InferenceDtype = "float32", **settings: Any) -> Self:
         """Opens a model.
 
         Args:
@@ -214,7 +215,7 @@ class FineTuned(Model[FineTuningTask]):
         *,
         validation_data: Any = None,
         epochs: float = 3.0,
-        batch_size: int = 32,
+        batch_size: BatchSize = 32,
         learning_rate: float | None = None,
         directory: StrPath | None = None,
         verbose: bool | int = True,
@@ -241,7 +242,6 @@ class FineTuned(Model[FineTuningTask]):
             Keras' History: `history` maps each metric to a list with its value for every epoch, the validation metrics
             with the prefix "val_".
         """
-        fitting(verbose, bool | int, "verbose")
         settings = train | {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
         given = {"train": self._labelled(x, y, "x")}
         if validation_data is not None:
@@ -301,9 +301,8 @@ class FineTuned(Model[FineTuningTask]):
         self._results = results
         return history_of(results)
 
-    def predict(self, x: Values, *, batch_size: int = 32) -> list[Json]:
+    def predict(self, x: Values, *, batch_size: BatchSize = 32) -> list[Json]:
         """Predicts for each input a dict of plain Python values; see the class for its contents."""
-        batch_size = batch_size_of(batch_size)
         given = self._unlabelled(x, "x")
         if not given:
             return []
@@ -311,9 +310,8 @@ class FineTuned(Model[FineTuningTask]):
         examples = list(source.examples(ReadReport(), "x", labelled=False))
         return [self._answer(prediction) for _, prediction in self._predict(examples, batch_size)]
 
-    def evaluate(self, x: Values, y: Values = None, *, batch_size: int = 32) -> Metrics:
+    def evaluate(self, x: Values, y: Values = None, *, batch_size: BatchSize = 32) -> Metrics:
         """Evaluates the model: loss, the task's metrics and its official metrics."""
-        batch_size = batch_size_of(batch_size)
         task, model = self._trained()
         given = self._labelled(x, y, "x")
         source = InMemory(self._data(given), self._kind.example, {"validation": given})
@@ -413,12 +411,8 @@ def current_strategy() -> tf.distribute.Strategy:
     return tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy.create()
 
 
-def check_export(path: StrPath, format: str, check: bool, optimize: str) -> None:
+def check_export(path: StrPath, format: str, optimize: str) -> None:
     check_output(path, directory=True)
-    fitting(check, bool, "check")
-    fitting(optimize, str, "optimize")
-    if format not in session.FORMATS:
-        raise ConfigError(f"format is {shown(format)}; expected one of {', '.join(session.FORMATS)}")
     if format != "saved_model":
         portable.check_portable(text_path(path), format, optimize)
 

@@ -9,7 +9,8 @@ from bert_tf.api.plain_values import Values
 from bert_tf.checkpoints import open_with_warnings
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import BertConfig, TaskDistillation
-from bert_tf.config.values import fitting, shown
+from bert_tf.config.train import BatchSize
+from bert_tf.config.values import checked_arguments
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import temporary_directory
 from bert_tf.tasks import TASKS
@@ -19,6 +20,7 @@ from bert_tf.types import StrPath
 _Teacher = TypeVar("_Teacher", bound=FineTuned)
 
 
+@checked_arguments
 def distill(
     teacher: _Teacher | StrPath,
     student: BertConfig | int | StrPath,
@@ -29,7 +31,7 @@ def distill(
     temperature: float = TaskDistillation.temperature,
     weight: float = TaskDistillation.weight,
     epochs: float = 3.0,
-    batch_size: int = 32,
+    batch_size: BatchSize = 32,
     learning_rate: float | None = None,
     directory: StrPath | None = None,
     verbose: bool | int = True,
@@ -61,13 +63,12 @@ def distill(
         >>> student.predict(["A quiet, moving film."])
         [{'label': ..., 'probabilities': {'negative': ..., 'positive': ...}}]
     """
-    fitting(verbose, bool | int, "verbose")
     teacher = teacher if isinstance(teacher, FineTuned) else _opened(teacher)
     if texts is None and labelled_data is None:
         raise ConfigError("there is nothing to learn from; give texts, labelled_data or both")
+    settings = TaskDistillation(temperature, weight).check()
     if labelled_data is None:
-        weight = 1.0
-    settings = TaskDistillation(temperature, weight)
+        settings.weight = 1.0
     path = ""
     if isinstance(student, BertConfig):
         settings.student = student
@@ -75,11 +76,9 @@ def distill(
     elif isinstance(student, int):
         settings.layers = student
         checkpoint = Checkpoint(teacher.encoder.config, {}, tokenizer=teacher.tokenizer)
-    elif isinstance(student, str | os.PathLike):
+    else:
         path = absolute(student)
         checkpoint = open_with_warnings(path)
-    else:
-        raise ConfigError(f"student is {shown(student)}; expected a path, a BertConfig or a number of layers")
     model = type(teacher)(path, checkpoint, "float32", {})
     model._config = teacher.task.config
     given = {}

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import TrainConfig
-from bert_tf.config.values import annotations, fitting, hint_at_field, misfit, shown
+from bert_tf.config.values import hint_at_field, misfit, shown, without_numpy
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import cause
 from bert_tf.types import Json
@@ -77,9 +77,7 @@ def _unpacked(values: Any) -> Any:
         values = values.to_numpy()
     if isinstance(values, tf.Tensor) and hasattr(values, "numpy"):  # not in graphs
         values = values.numpy()
-    # Otherwise they would become whole numbers: nanoseconds.
-    is_time = isinstance(values, np.generic | np.ndarray) and values.dtype.kind in "mM"
-    return values.tolist() if isinstance(values, np.generic | np.ndarray) and not is_time else values
+    return without_numpy(values)
 
 
 def plain(value: Any) -> Any:
@@ -146,9 +144,3 @@ def train_settings(values: Json) -> TrainConfig:
     for name in values.keys() - {field.name for field in dataclasses.fields(TrainConfig)}:
         raise ConfigError(f"fit has no argument {name!r}; {_OF_KERAS.get(name) or hint_at_field(TrainConfig, name)}")
     return TrainConfig(**{name: plain(value) for name, value in values.items()}).check()
-
-
-def batch_size_of(value: Any) -> int:
-    """The value as an int, if it is a batch size."""
-    kind, rule = annotations(TrainConfig)["batch_size"]
-    return fitting(plain(value), kind, "batch_size", rule)

@@ -12,17 +12,19 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.api.base import FineTuned, Lines, Model, absolute, check_export
-from bert_tf.api.plain_values import Values, batch_size_of, column_names, fields_of, integer, plain, texts_of
+from bert_tf.api.plain_values import Values, column_names, fields_of, integer, plain, texts_of
 from bert_tf.checkpoints import directory as model_directory
 from bert_tf.checkpoints import open_with_warnings
 from bert_tf.config import ExampleData, FeatureConfig
-from bert_tf.config.values import fitting, shown
+from bert_tf.config.train import BatchSize, InferenceDtype
+from bert_tf.config.values import checked_arguments, shown
 from bert_tf.errors import DataError
 from bert_tf.files import text_path
 from bert_tf.inference.embedder import Embedder, open_embedder
 from bert_tf.inference.extraction import extract
 from bert_tf.inference.portable import ExportedFile, export_embedder
 from bert_tf.inference.saved_model import Exported, export, on_cpu
+from bert_tf.inference.session import ExportFormat, Optimization
 from bert_tf.inputs.datasets.examples import Cell, TaggedExample
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.codec import check_finite
@@ -35,7 +37,7 @@ from bert_tf.tasks.regression import Regression
 from bert_tf.tasks.replaced_tokens import DISCRIMINATOR
 from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.tagging import Tagging
-from bert_tf.training.dtype import check_inference_dtype, infer_in
+from bert_tf.training.dtype import infer_in
 from bert_tf.types import Array, Json, StrPath, TfFunction
 
 
@@ -90,6 +92,7 @@ class TextClassifier(_TextModel):
         return {"label": int(prediction["label"]), "probabilities": shares}
 
 
+@checked_arguments
 class MultiLabelClassifier(_TextModel):
     """Predicts any number of labels for a text or a pair of texts.
 
@@ -291,6 +294,7 @@ class MultipleChoice(FineTuned):
         return dict(zip(names, (context, question, choices), strict=True))
 
 
+@checked_arguments
 class MaskedLM(Model[MaskedLMTask]):
     """A pre-trained masked language model, which fills in the mask tokens of a text: [MASK] or <mask>.
 
@@ -303,7 +307,7 @@ class MaskedLM(Model[MaskedLMTask]):
     _kind = MaskedLMTask
 
     @classmethod
-    def from_pretrained(cls, path: StrPath, *, dtype: str = "float32") -> Self:
+    def from_pretrained(cls, path: StrPath, *, dtype: InferenceDtype = "float32") -> Self:
         """Opens a model that has its masked-language-model head.
 
         Args:
@@ -320,14 +324,14 @@ class MaskedLM(Model[MaskedLMTask]):
             raise DataError(f"{path}: {lacks}; expected a pre-trained model that kept its head")
         return model
 
-    def predict(self, texts: Values, *, batch_size: int = 32) -> list[list[list[Json]]]:
+    def predict(self, texts: Values, *, batch_size: BatchSize = 32) -> list[list[list[Json]]]:
         """Predicts the token of each mask within the model's maximum length.
 
         Returns:
             A list per text and, in it, a list per mask: dicts of token (its text), continues (whether it joins the text
             before the mask without a space) and probability, the best first.
         """
-        batch_size, listed = batch_size_of(batch_size), texts_of(texts)
+        listed = texts_of(texts)
         predictions: list[list[list[Json]]] = []
         for first in range(0, len(listed), batch_size):
             outputs = self._predict(tf.constant(listed[first : first + batch_size]))
@@ -351,6 +355,7 @@ class MaskedLM(Model[MaskedLMTask]):
         return task.signatures(model)[DEFAULT]
 
 
+@checked_arguments
 class SentenceEncoder:
     """Computes vectors of texts.
 
@@ -367,8 +372,7 @@ class SentenceEncoder:
         True
     """
 
-    def __init__(self, path: str, settings: Json, dtype: str) -> None:
-        check_inference_dtype(dtype)
+    def __init__(self, path: str, settings: Json, dtype: InferenceDtype) -> None:
         self._path, self._settings = path, settings
         self._embedder = open_embedder(path, **settings)
         self._with_prompt: dict[str, Embedder] = {}
@@ -384,7 +388,7 @@ class SentenceEncoder:
         layers: Sequence[int] | None = None,
         max_length: int | None = None,
         long_texts: str | None = None,
-        dtype: str = "float32",
+        dtype: InferenceDtype = "float32",
     ) -> Self:
         """Opens a model.
 
@@ -402,8 +406,7 @@ class SentenceEncoder:
             dtype: as for `TextClassifier.from_pretrained`.
         """
         settings: Json = {"pool": pool, "max_length": max_length, "long_texts": long_texts}
-        chosen: Any = tuple(layers) if isinstance(layers, range) else plain(layers)
-        settings["features"] = None if layers is None else FeatureConfig(chosen)
+        settings["features"] = None if layers is None else FeatureConfig(tuple(layers))
         return cls(absolute(path), {name: value for name, value in settings.items() if value is not None}, dtype)
 
     @property
@@ -411,7 +414,7 @@ class SentenceEncoder:
         """The prompts that the model was published with, by name."""
         return dict(self._embedder.config.prompts)
 
-    def encode(self, texts: Values, *, prompt_name: str | None = None, batch_size: int = 32) -> Array:
+    def encode(self, texts: Values, *, prompt_name: str | None = None, batch_size: BatchSize = 32) -> Array:
         """Computes vectors, in batches of texts of similar length.
 
         Args:
@@ -422,7 +425,7 @@ class SentenceEncoder:
         Returns:
             float32 [texts, size].
         """
-        batch_size, embedder = batch_size_of(batch_size), self._prompted(prompt_name)
+        embedder = self._prompted(prompt_name)
         examples = [
             TaggedExample(str(index), text, None, None, None, None, f"texts[{index}]")
             for index, text in enumerate(texts_of(texts))
@@ -431,7 +434,6 @@ class SentenceEncoder:
         return np.stack(vectors) if vectors else np.zeros([0, embedder.size], np.float32)
 
     def _prompted(self, prompt_name: str | None) -> Embedder:
-        fitting(prompt_name, str | None, "prompt_name")
         if prompt_name is None:
             return self._embedder
         if prompt_name not in self._with_prompt:
@@ -446,10 +448,10 @@ class SentenceEncoder:
         self,
         path: StrPath,
         *,
-        format: str = "saved_model",
+        format: ExportFormat = "saved_model",
         prompt_name: str | None = None,
         check: bool = True,
-        optimize: str = "none",
+        optimize: Optimization = "none",
     ) -> Exported | ExportedFile:
         """Exports a SavedModel that takes text and returns vectors; or another format.
 
@@ -461,7 +463,7 @@ class SentenceEncoder:
             prompt_name: as for `encode`; the SavedModel puts this one in front of every text. With other formats, the
                 caller does.
         """
-        check_export(path, format, check, optimize)
+        check_export(path, format, optimize)
         with on_cpu():  # an export is compared with the model on the CPU
             embedder = open_embedder(self._path, **self._settings)
         if prompt_name is not None:

@@ -8,7 +8,7 @@ from absl import logging
 from bert_tf.checkpoints.formats import open_checkpoint
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.weight_map import first_names
-from bert_tf.config.values import fitting
+from bert_tf.config.values import checked_arguments
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.text.base import BaseTokenizer
 
@@ -17,6 +17,7 @@ from bert_tf.text.base import BaseTokenizer
 _SHOWN = ("head:", "labels:", "tokenizer:", "unread:", "vectors:")
 
 
+@checked_arguments
 def load(
     path: str | os.PathLike[str], *, pooler: bool | None = None, dtype: str | None = None, allow_pickle: bool = False
 ) -> tuple[BertEncoder, BaseTokenizer | None]:
@@ -37,8 +38,7 @@ def load(
         >>> outputs["sequence_output"].shape  # [CLS] a film to remember . [SEP]
         TensorShape([1, 7, 384])
     """
-    fitting(pooler, bool | None, "pooler")
-    checkpoint = open_with_warnings(path, allow_pickle=fitting(allow_pickle, bool, "allow_pickle"))
+    checkpoint = open_with_warnings(path, allow_pickle=allow_pickle)
     if pooler and not checkpoint.config.pooler:
         logging.warning("%s: the checkpoint has no pooler; a new, untrained one is added", path)
     return checkpoint.encoder(pooler=pooler, dtype=dtype), checkpoint.tokenizer

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, Self
 
-from bert_tf.config.values import check_fields, from_dict, setting, shown
+from bert_tf.config.values import check_fields, checked_arguments, from_dict, setting, shown
 from bert_tf.errors import ConfigError
 from bert_tf.types import Json
 
@@ -116,6 +116,7 @@ class BertConfig:
     intermediate_sizes: tuple[int, ...] = setting((), at_least=1, at_most=1_000_000)
 
     @classmethod
+    @checked_arguments
     def from_name(cls, name: str, **overrides: Any) -> Self:
         """The architecture of a published model.
 
@@ -125,7 +126,7 @@ class BertConfig:
                 electra_small, electra_base or electra_large.
             **overrides: fields with other values.
         """
-        if not isinstance(name, str) or name not in _MODELS:
+        if name not in _MODELS:
             raise ConfigError(f"model {shown(name)} is unknown; choose one of {', '.join(_MODELS)}")
         return from_dict(cls, _MODELS[name] | overrides)
 
@@ -154,6 +155,14 @@ class BertConfig:
         """Feed-forward size of each layer."""
         return tuple(self.intermediate_sizes) or (self.intermediate_size,) * self.num_layers
 
+    @property
+    def sizes(self) -> str:
+        """The fields that decide on the number of weights, for errors."""
+        names = ("hidden_size", "num_layers", "intermediate_size", "vocab_size", "max_position_embeddings")
+        chosen = [*names, "embedding_size"] if self.embedding_size else names
+        *first, last = (f"{name} {getattr(self, name)}" for name in chosen)
+        return f"model.{', '.join(first)} or {last}"
+
     def check(self) -> Self:
         """Raises ConfigError for invalid values and combinations."""
         check_fields(self, "model")
@@ -179,9 +188,7 @@ class BertConfig:
         weights = rows * self.embedding_width + (self.embedding_size + blocks) * self.hidden_size
         if weights > _MOST_WEIGHTS:
             raise ConfigError(
-                f"the model has {weights:,} weights; expected up to {_MOST_WEIGHTS:,}: check model.hidden_size "
-                f"{self.hidden_size}, num_layers {self.num_layers}, intermediate_size {self.intermediate_size}, "
-                f"vocab_size {self.vocab_size} and max_position_embeddings {self.max_position_embeddings}"
+                f"the model has {weights:,} weights; expected up to {_MOST_WEIGHTS:,}: lower {self.sizes}"
             )
         return self
 

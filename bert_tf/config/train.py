@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Self
+from typing import Annotated, Any, Self, TypeAlias
 
 from bert_tf.config.values import Rule, check_fields, setting
 from bert_tf.errors import ConfigError
@@ -24,6 +24,10 @@ _WIDTH_OF_BASE = 768
 
 # Values of dtype where a trained model predicts.
 INFERENCE_DTYPES = ("float32", "bfloat16", "int8", "auto")
+
+# Of arguments.
+BatchSize: TypeAlias = Annotated[int, _ROWS]
+InferenceDtype: TypeAlias = Annotated[str, Rule(choices=INFERENCE_DTYPES)]
 
 # Values for the settings that TrainConfig leaves at None; docs/pretraining/optimization.md explains each.
 RECIPES: dict[str, dict[str, Any]] = {

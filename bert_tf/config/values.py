@@ -3,14 +3,18 @@
 import dataclasses
 import difflib
 import functools
+import inspect
 import json
 import operator
+import os
 import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
+
+import numpy as np
 
 from bert_tf.errors import ConfigError
 from bert_tf.types import Json
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 _Config = TypeVar("_Config", bound="DataclassInstance")
 
 _NOUNS: dict[Any, str] = {
@@ -26,6 +31,10 @@ _NOUNS: dict[Any, str] = {
     float: "a number",
     bool: "True or False",
     str: "text",
+    bytes: "bytes",
+    os.PathLike: "a pathlib.Path",
+    Collection: "a list",
+    Iterable: "a list",
     types.NoneType: "None",
 }
 _JSON_NOUNS: dict[Any, str] = {bool: "true or false", types.NoneType: "null"}
@@ -59,6 +68,7 @@ OTHER_NAMES = {
 _WHOLE = "the content"  # stands for the path of a whole file
 _WRAPPERS = (typing.Annotated, typing.Required, typing.NotRequired)
 _LISTS = (tuple, list, Sequence)
+_OBJECTS = (dict, Mapping)
 _HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")
 _NO_RULE: Mapping[str, Any] = types.MappingProxyType({})
 _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
@@ -88,7 +98,8 @@ def setting(default: Any, **rule: Unpack[Rule]) -> Any:
 def check_fields(config: "DataclassInstance", where: str = "") -> None:
     """Raises ConfigError for the first field whose value does not have its type, or is outside its limits.
 
-    Numbers must be finite. Nested dataclasses are checked by their own `check`.
+    Numbers must be finite. Those of NumPy, and its arrays, become plain ones, as settings are written to files. Nested
+    dataclasses are checked by their own `check`.
 
     Args:
         config: the settings.
@@ -97,16 +108,67 @@ def check_fields(config: "DataclassInstance", where: str = "") -> None:
     for name in vars(config).keys() - {field.name for field in dataclasses.fields(config)}:  # assigned in a config file
         raise ConfigError(unknown_field(type(config), name, where))
     for field in dataclasses.fields(config):
-        value, name = getattr(config, field.name), _path(where, field.name)
-        if found := misfit(value, field.type, name, field.metadata):
-            raise ConfigError(found)
+        value = getattr(config, field.name)
+        fit = fitting(value, field.type, _path(where, field.name), field.metadata)
+        if fit is not value:
+            setattr(config, field.name, fit)
 
 
 def fitting(value: _T, kind: Any, where: str, rule: Mapping[str, Any] = _NO_RULE) -> _T:
-    """Returns an argument if it fits, as `misfit` describes it, else raises ConfigError."""
-    if wrong := misfit(value, kind, where, rule):
+    """Returns an argument, without NumPy, if it fits, as `misfit` describes it, else raises ConfigError."""
+    plain = without_numpy(value)
+    if wrong := misfit(plain, kind, where, rule):
         raise ConfigError(wrong)
+    return plain
+
+
+def without_numpy(value: Any) -> Any:
+    """A number or array of NumPy, or a list or tuple of these, as plain Python; anything else unchanged."""
+    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind not in "mM":  # dates would become numbers
+        return value.tolist()
+    if type(value) in (list, tuple) and any(isinstance(one, np.generic | np.ndarray) for one in value):
+        return type(value)(map(without_numpy, value))
     return value
+
+
+def checked_arguments(api: _T) -> _T:
+    """Decorator of a public function, or of a class for its constructor and public methods: checks their arguments.
+
+    Each one must fit its annotation, as in `fitting`, or ConfigError names it. Annotations in quotes stand for what
+    functions convert, such as tensors, and check themselves; the rest of a rule is theirs, too.
+    """
+    if not isinstance(api, type):
+        return typing.cast(_T, _with_checks(typing.cast(Any, api)))
+    for name, member in list(vars(api).items()):
+        function = getattr(member, "__func__", member)  # of a class method
+        abstract = getattr(function, "__isabstractmethod__", False)
+        if inspect.isfunction(function) and (name == "__init__" or not name.startswith("_")) and not abstract:
+            checked = _with_checks(function)
+            setattr(api, name, classmethod(checked) if isinstance(member, classmethod) else checked)
+    return api
+
+
+def _with_checks(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    signature = inspect.signature(function)
+    kinds = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and not isinstance(parameter.annotation, str)
+        and parameter.annotation not in (parameter.empty, Any)
+    }
+
+    @functools.wraps(function)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        bound = signature.bind(*args, **kwargs)
+        for name, kind in kinds.items():
+            if name in bound.arguments:
+                bound.arguments[name] = fitting(bound.arguments[name], kind, name)
+        return function(*bound.args, **bound.kwargs)
+
+    # Keras looks at the parameters of constructors; and AutoGraph, to which this name is a sign, runs it as it is.
+    vars(checked).update(__signature__=signature, autograph_info__=None)
+    return checked
 
 
 def misfit(
@@ -117,9 +179,9 @@ def misfit(
     Args:
         value: of a setting, or from JSON.
         kind: the annotation: None, bool, int, float (finite; whole numbers, too), str, Any; a
-            union; list[X], tuple[X, ...], tuple[X, Y] and Sequence[X] (lists and tuples alike); dict[str, X];
-            Annotated[X, rule]; a TypedDict, which may have other keys, too; a dataclass (from JSON: an object with some
-            of its fields).
+            union; list[X], tuple[X, ...], tuple[X, Y] and Sequence[X] (lists and tuples alike); dict[str, X] and
+            Mapping[str, X]; Annotated[X, rule]; a TypedDict, which may have other keys, too; a dataclass (from JSON: an
+            object with some of its fields); any other class, without a look at its elements.
         where: path of the value, such as "train.phases[0]"; "" for the whole.
         rule: limits of the value or of its elements.
         in_json: whether to speak of JSON's values or of Python's.
@@ -140,13 +202,16 @@ def _fits_at_a_look(value: Any, kind: Any) -> bool:
 def _misfits(value: Any, kind: Any, where: str, rule: Mapping[str, Any], in_json: bool) -> Iterator[str]:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     parts: Iterable[tuple[str, Any, Any, Mapping[str, Any]]] = ()  # path, value, annotation, rule
-    if origin in _WRAPPERS:
+    if isinstance(kind, TypeVar):
+        yield from _misfits(value, kind.__bound__ or Any, where, rule, in_json)
+    elif origin in _WRAPPERS:
         yield from _misfits(value, inner[0], where, dict(*inner[1:]) or rule, in_json)
     elif origin in (types.UnionType, typing.Union):
         found = [misfit(value, one, where, rule, in_json=in_json) for one in inner]
         if all(found):
             # If the value has the outer form of one of the types, the error is inside of it.
-            inside = (one for one in found if one and not one.startswith(f"{where or _WHOLE} is "))
+            outer = [_message(value, one, where, rule, in_json) for one in inner]
+            inside = (one for one in found if one and one not in outer)
             yield next(inside, _message(value, kind, where, rule, in_json))
     elif in_json and isinstance(value, dict) and _is_schema(kind):
         fields = annotations(kind)
@@ -155,7 +220,10 @@ def _misfits(value: Any, kind: Any, where: str, rule: Mapping[str, Any], in_json
         if not typing.is_typeddict(kind):
             yield from (unknown_field(kind, name, where) for name in value.keys() - fields.keys())
         parts = ((_path(where, name), one, *fields.get(name, (Any, {}))) for name, one in value.items())
-    elif isinstance(value, dict) and origin is dict:
+    elif isinstance(value, dict) and origin in _OBJECTS:
+        yield from (
+            f"{where or _WHOLE} has the key {shown(name)}; expected text" for name in value if type(name) is not str
+        )
         parts = ((_path(where, name), one, inner[1], rule) for name, one in value.items())
     elif isinstance(value, list | tuple) and origin in _LISTS:
         kinds = inner if origin is tuple and inner[1:] != (...,) else inner[:1] * len(value)
@@ -215,9 +283,15 @@ def _fits(value: Any, kind: Any, rule: Mapping[str, Any]) -> bool:
     # To Python, True is a whole number.
     if isinstance(value, bool) and kind in (int, float):
         return False
-    classes = (int, float) if kind is float else typing.get_origin(kind) or kind
+    origin = typing.get_origin(kind)
+    classes = (int, float) if kind is float else origin or kind
     if typing.is_typeddict(kind) or not isinstance(value, classes):
         return False
+    # To Python, a text is a sequence; the elements of others than lists are not looked at.
+    if isinstance(value, str | bytes) and kind not in (str, bytes):
+        return False
+    if origin is Sequence:
+        return isinstance(value, range) and typing.get_args(kind) == (int,)
     # NaN is neither below nor above; a whole number that no float reaches could not even be written.
     if kind in (int, float) and not abs(value) <= sys.float_info.max:
         return False
@@ -251,19 +325,21 @@ def _expected(kind: Any, rule: Mapping[str, Any], in_json: bool) -> str:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in _WRAPPERS:
         return _expected(inner[0], dict(*inner[1:]) or rule, in_json)
+    if isinstance(kind, TypeVar):
+        return _expected(kind.__bound__, rule, in_json)
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_expected(one, rule, in_json) for one in inner)
     if origin in _LISTS:
         kinds = dict.fromkeys(_expected(one, rule, in_json) for one in inner if one is not ...)
-        return f"a {'list' if in_json else 'tuple'}, each element {' or '.join(kinds)}"
-    if origin is dict or (in_json and _is_schema(kind)):
-        return "an object"
+        return f"a {'list' if in_json or origin is not tuple else 'tuple'}, each element {' or '.join(kinds)}"
+    if origin in _OBJECTS or (in_json and _is_schema(kind)):
+        return "an object" if in_json or origin is not Mapping else "a dict"
     if "choices" in rule and kind is str:
         return f"one of {', '.join(filter(None, rule['choices']))}"
     limits = [
         f"{words} {rule[name]:,}" for name, (_, words) in _LIMITS.items() if name in rule and kind in (int, float)
     ]
-    noun = (in_json and _JSON_NOUNS.get(kind)) or _NOUNS.get(kind) or f"a {kind.__name__}"
+    noun = (in_json and _JSON_NOUNS.get(kind)) or _NOUNS.get(origin or kind) or f"a {kind.__name__}"
     return " ".join([noun, *limits])
 
 

@@ -12,6 +12,7 @@ from bert_tf.checkpoints import open_with_warnings
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, as_dtype, tensor_of, tensor_of_variable
 from bert_tf.config import EmbeddingConfig, to_dict
+from bert_tf.config.values import unknown_field
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.activations import activation
@@ -58,6 +59,8 @@ def open_embedder(path: StrPath, per: str = "sentence", **settings: Any) -> "Emb
         if checkpoint.no_vectors:
             raise DataError(checkpoint.no_vectors)
         config = checkpoint.vectors or config
+    for name in settings.keys() - {field.name for field in dataclasses.fields(EmbeddingConfig)}:
+        raise ConfigError(unknown_field(EmbeddingConfig, name, "vectors"))
     return Embedder(
         checkpoint.encoder(dtype="float32"), tokenizer, dataclasses.replace(config, **settings), checkpoint.tensors
     )

@@ -11,8 +11,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from typing import Self
+from typing import Annotated, Self, TypeAlias
 
+from bert_tf.config.values import Rule
 from bert_tf.errors import DataError
 from bert_tf.types import Json
 
@@ -31,6 +32,10 @@ TOLERANCES = {"none": EXACT, "bfloat16": 0.03, "int8": 0.1, "int4": 0.3}
 # Mode -> largest difference of the answers of a session from those of the same graph in memory. TensorFlow may fuse,
 # and so round, differently in a session, but not the float32 to which int4 is decoded.
 ANSWER_TOLERANCES = TOLERANCES | {"int4": EXACT}
+
+# Of arguments.
+ExportFormat: TypeAlias = Annotated[str, Rule(choices=FORMATS)]
+Optimization: TypeAlias = Annotated[str, Rule(choices=tuple(TOLERANCES))]
 
 # Imports what ask.py will need, waits for the arguments and becomes ask.py.
 _WAITING = """

@@ -26,7 +26,7 @@ _INPUTS = {
     "input_type_ids": "token_type_ids",
 }
 # Output of a head -> its name there; others, and those of heads that Transformers lacks, keep theirs.
-_OUTPUTS = {"mlm_logits": "logits", "rtd_logits": "logits", "nsp_logits": "seq_relationship_logits"}
+_OUTPUTS = {"mlm_logits": "logits", "nsp_logits": "seq_relationship_logits"}
 
 
 class TokenGraph:
@@ -46,7 +46,7 @@ class TokenGraph:
 
     def __init__(self, task: Task | Embedder, model: keras.Model, dtype: tf.DType) -> None:
         config = encoder_of(model).config
-        self._task, self.limit = task, config.max_position_embeddings
+        self._codec, self.limit = task.codec, config.max_position_embeddings
         for layer in model.layers:
             if isinstance(layer, keras.layers.LSTM):
                 layer.use_cudnn = False  # a graph traced for cuDNN runs on no other device
@@ -69,7 +69,7 @@ class TokenGraph:
 
     def samples(self) -> list[dict[str, Array]]:
         """Token ids of sample texts as inputs of the graph: some rows are short, some have padding, some are long."""
-        requests = sample_requests(self._task.codec, [TOKENS])
+        requests = sample_requests(self._codec, [TOKENS])
         return [self._arrays(request.inputs) for request in requests if request.inputs["input_word_ids"].size]
 
     def _arrays(self, features: Mapping[str, Array]) -> dict[str, Array]:

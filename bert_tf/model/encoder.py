@@ -4,18 +4,18 @@ import collections
 import dataclasses
 import functools
 import itertools
-import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, NoReturn, Self
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig, FeatureConfig, to_dict
-from bert_tf.config.values import shown
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.config.values import checked_arguments, shown
+from bert_tf.errors import ConfigError
+from bert_tf.files import check_output
 from bert_tf.model.activations import erf_gelu
+from bert_tf.model.inputs import checked_inputs
 from bert_tf.model.layers import (
     Dense,
     Embeddings,
@@ -25,6 +25,7 @@ from bert_tf.model.layers import (
     initializer,
     read_config,
 )
+from bert_tf.model.memory import check_memory
 from bert_tf.model.mode import Tokens, computing, current, inferred
 from bert_tf.model.normalization import LayerNorm
 from bert_tf.model.positions import (
@@ -36,7 +37,8 @@ from bert_tf.model.positions import (
     TokensAt,
 )
 from bert_tf.model.ranges import Ranges
-from bert_tf.types import Json, Tensors
+from bert_tf.model.variables import variable_shapes
+from bert_tf.types import Json, StrPath, Tensors
 
 # As arguments of a layer; Keras' own gelu would be exported as Erfc, which blocks do not need.
 _POOLER_ACTIVATIONS: dict[str, Any] = {"tanh": "tanh", "relu": "relu", "erf_gelu": erf_gelu}
@@ -61,33 +63,6 @@ def ranges_of(model: keras.Model) -> Ranges:
     layers = (getattr(layer, "model", layer) for layer in (model, *model.layers))
     found = (layer.ranges for layer in layers if isinstance(layer, BertEncoder))
     return next(found, None) or Ranges(())
-
-
-def check_inputs(encoder: "BertEncoder", inputs: Mapping[str, Any]) -> None:
-    """Raises DataError for inputs that the encoder has no embeddings for. In graphs, where values are unknown: nothing.
-
-    TensorFlow's error would name an op, or there would be none: a type that does not exist has a vector of zeros.
-
-    Args:
-        encoder: whose limits apply.
-        inputs: by name; those of the encoder are int [..., length].
-    """
-    if not tf.executing_eagerly() or any(keras.backend.is_keras_tensor(value) for value in inputs.values()):
-        return
-    config = encoder.config
-    length, positions = np.shape(inputs["input_word_ids"])[-1], config.max_position_embeddings
-    if length > positions and not encoder.packed:  # where positions count from the start of each sequence
-        raise DataError(
-            f"input_word_ids: {length} tokens, {positions} positions; cut the texts, with "
-            f"tokenizer.encode(texts, max_length={positions})"
-        )
-    for name, size in (("input_word_ids", config.vocab_size), ("input_type_ids", config.type_vocab_size)):
-        values = np.asarray(inputs[name])
-        wrong = values[(values < 0) | (values >= size)]
-        if wrong.size and size > 1:  # if there is one type, it is not read
-            raise DataError(
-                f"{name}: {wrong[0]}; expected 0 to {size - 1}, as the tokenizer of bert_tf.load(...) returns them"
-            )
 
 
 def attention_probabilities(encoder: "BertEncoder", features: Tensors) -> tf.Tensor:
@@ -128,17 +103,18 @@ class FunctionalModel(keras.Model):
         # Not an argument of keras.Model: that marks only the model, and a model around it would train the layers.
         if not trainable:
             self.trainable = False
-        for name in frozen:
-            self.get_layer(name).trainable = False
+        names = [layer.name for layer in self.layers]
+        for layer in frozen:
+            if layer not in names:
+                raise ConfigError(f"frozen names the layer {shown(layer)}; expected some of {', '.join(names)}")
+            self.get_layer(layer).trainable = False
 
     @tf.autograph.experimental.do_not_convert  # it cannot convert super()
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Calls the model; other entries of a dict, such as labels, are ignored."""
+        encoder = encoder_of(self)
         # Keras aligns dicts by position in the order of their keys: one more shifts the others, with only a warning.
-        if isinstance(inputs, dict) and inputs.keys() > self.input.keys():
-            inputs = {name: inputs[name] for name in self.input}
-        if isinstance(inputs, dict) and inputs.keys() >= self.input.keys():
-            check_inputs(encoder_of(self), inputs)
+        inputs = checked_inputs(inputs, list(self.input), encoder.config, encoder.packed)
         return super().__call__(inputs, *args, **kwargs)
 
     def get_config(self) -> Json:
@@ -166,8 +142,8 @@ class BertEncoder(FunctionalModel):
 
     Args:
         config: shape of the encoder.
-        dtype: Keras dtype policy or its name, e.g. "mixed_bfloat16"; None for the global policy. LayerNorm and softmax
-            compute in float32 whatever the policy.
+        dtype: Keras dtype policy, its name, e.g. "mixed_bfloat16", or its config; None for the global policy. LayerNorm
+            and softmax compute in float32 whatever the policy.
         packed: whether rows contain several sequences.
         tables: as for `Embeddings`; with them the encoder cannot be saved as a Keras model.
         trainable: as for `FunctionalModel`.
@@ -178,8 +154,7 @@ class BertEncoder(FunctionalModel):
             calibrate it. They suit the present weights only.
 
     Examples:
-        >>> import numpy as np
-        >>> encoder = bert_tf.BertEncoder(bert_tf.BertConfig.from_name("tiny"))
+        >>>         >>> encoder = bert_tf.BertEncoder(bert_tf.BertConfig.from_name("tiny"))
         >>> ones = np.ones((1, 5), "int32")
         >>> inputs = {"input_word_ids": ones, "input_mask": ones, "input_type_ids": 0 * ones}
         >>> encoder(inputs)["pooled_output"].shape
@@ -188,21 +163,18 @@ class BertEncoder(FunctionalModel):
 
     ranges: Ranges | None = None
 
+    @checked_arguments
     def __init__(
         self,
         config: BertConfig,
         *,
-        dtype: keras.DTypePolicy | str | None = None,
+        dtype: keras.DTypePolicy | str | Json | None = None,
         packed: bool = False,
         tables: Embeddings | None = None,
         name: str = "encoder",
         trainable: bool = True,
         frozen: Collection[str] = (),
     ) -> None:
-        if not isinstance(config, BertConfig):
-            raise ConfigError(
-                f"the config is {shown(config)}; expected a BertConfig, as of BertConfig.from_name('base')"
-            )
         config.check()
         if packed and config.attention == "causal":
             raise ConfigError("model.attention is 'causal', but packed rows need 'bidirectional'; set data.pairs=none")
@@ -214,6 +186,8 @@ class BertEncoder(FunctionalModel):
             raise ConfigError(f"dtype {policy.name!r} is quantized, an encoder is not; use 'bfloat16' or another float")
         if not {policy.compute_dtype, policy.variable_dtype} <= set(_FLOATS):
             raise ConfigError(f"dtype {policy.name!r}: an encoder computes in one of {', '.join(_FLOATS)}")
+        if tables is None:  # else it is a part of a model that is larger
+            check_memory(variable_shapes(config).values(), config, size=tf.as_dtype(policy.variable_dtype).size)
         embeddings = Embeddings(config, tables, name="embeddings", dtype=policy)
         inputs = encoder_inputs()
         mask, embedded = inputs["input_mask"], [inputs["input_word_ids"], inputs["input_type_ids"]]
@@ -279,11 +253,13 @@ class BertEncoder(FunctionalModel):
         """The transformer layers, first to last; only one if all layers share it."""
         return [layer for layer in self.layers if isinstance(layer, TransformerBlock)]
 
-    def export(self, filepath: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+    @checked_arguments
+    def export(self, filepath: StrPath, *args: Any, **kwargs: Any) -> None:
         """Exports as `keras.Model.export` does; `encoder_outputs` becomes `encoder_outputs_0`, `encoder_outputs_1`, ...
 
         Outputs of a SavedModel's signature are tensors, not lists of them.
         """
+        check_output(filepath, directory=True)
         outputs = {name: output for name, output in self.output.items() if name != "encoder_outputs"}
         layers = {f"encoder_outputs_{index}": output for index, output in enumerate(self.output["encoder_outputs"])}
         keras.Model(self.input, outputs | layers, name=self.name).export(filepath, *args, **kwargs)

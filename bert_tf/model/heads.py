@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.config import BertConfig, FeatureConfig
-from bert_tf.config.values import shown
+from bert_tf.config.values import checked_arguments
 from bert_tf.errors import ConfigError
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import BertEncoder, Frozen, FunctionalModel, encoder_inputs, token_features
@@ -169,6 +169,7 @@ class BertPretrainer(FunctionalModel):
         (TensorShape([1, 1, 30522]), TensorShape([1, 2]))
     """
 
+    @checked_arguments
     def __init__(
         self,
         encoder: BertEncoder,
@@ -178,8 +179,6 @@ class BertPretrainer(FunctionalModel):
         trainable: bool = True,
         frozen: Collection[str] = (),
     ) -> None:
-        if not isinstance(encoder, BertEncoder):
-            raise ConfigError(f"the encoder is {shown(encoder)}; expected a BertEncoder")
         inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in (*encoder.input, POSITIONS)}
         outputs = call_encoder(encoder, inputs, pooled=next_sentence)
         masked_lm = MaskedLanguageModelHead(encoder.embeddings, name="masked_lm", dtype=encoder.dtype_policy)

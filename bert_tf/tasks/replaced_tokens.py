@@ -3,6 +3,7 @@
 import functools
 import types
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -16,7 +17,7 @@ from bert_tf.tasks.masked_lm import MaskedLM, MaskedLMObjective
 from bert_tf.tasks.objective import Predictions, Sum, TokenObjective, tokens_of
 from bert_tf.tasks.task import PretrainingTask, Task
 from bert_tf.text.base import BaseTokenizer
-from bert_tf.types import Tensors, TfFunction
+from bert_tf.types import Tensors
 
 # In errors; an ELECTRA of Transformers has its generator in a checkpoint of its own.
 DISCRIMINATOR = (
@@ -58,7 +59,9 @@ class ReplacedTokenDetection(PretrainingTask):
         super().__init__(tokenizer, max_length)
         self.objective = ReplacedTokenObjective(languages)
 
-    def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
+    @property
+    def codec(self) -> Any:
+        """Raises ConfigError: whatever needs it is for models that answer."""
         raise ConfigError(f"nothing to serve: the model is {DISCRIMINATOR}, or fine-tune it")
 
 

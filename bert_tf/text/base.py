@@ -3,17 +3,17 @@
 import abc
 import os
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config.values import fitting, shown
-from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import checksum, write_bytes
+from bert_tf.config.values import checked_arguments, fitting, shown
+from bert_tf.errors import ConfigError, DataError, located
+from bert_tf.files import check_output, checksum, write_bytes
 from bert_tf.text.codepoints import WHITE_SPACE
 from bert_tf.text.packing import dense_features, pack, truncate
-from bert_tf.types import Array, Json, Strings, StrPath
+from bert_tf.types import Array, Json, Strings, StrPath, TokenIds
 
 
 class Specials(NamedTuple):
@@ -50,6 +50,7 @@ def special_names(pieces: Sequence[str]) -> Specials:
     return Specials(*names)
 
 
+@checked_arguments
 class BaseTokenizer(tf.Module, abc.ABC):
     """Converts text to token ids, eagerly and in graphs; an exported model contains all it needs.
 
@@ -123,7 +124,9 @@ class BaseTokenizer(tf.Module, abc.ABC):
         return {name: checksum(content) for name, content in zip(self.FILES, self.contents(), strict=True)}
 
     def save(self, folder: StrPath) -> None:
-        """Writes the vocabulary into an existing folder, for `kinds.saved_tokenizer`."""
+        """Writes the vocabulary into a folder, which is created if it does not exist; for `kinds.saved_tokenizer`."""
+        check_output(folder, directory=True)
+        os.makedirs(folder, exist_ok=True)
         for name, content in zip(self.FILES, self.contents(), strict=True):
             write_bytes(os.path.join(folder, name), content)
 
@@ -141,7 +144,6 @@ class BaseTokenizer(tf.Module, abc.ABC):
         """The ids of the pieces that decide how texts are segmented, as `needed_pieces` takes them."""
         return set(np.unique(self.tokenize(strings).values.numpy()).tolist())
 
-    @abc.abstractmethod
     def needed_pieces(self, used: Iterable[int], characters: bool = True) -> set[int]:
         """The pieces of a smaller vocabulary that segments the same texts in the same way.
 
@@ -153,10 +155,27 @@ class BaseTokenizer(tf.Module, abc.ABC):
         Returns:
             Ids, for `subset`: those in `used`, the special tokens, and what the kind of vocabulary needs beside them.
         """
+        return self._needed_pieces(set(self._known(used, "used")), characters)
 
-    @abc.abstractmethod
     def subset(self, ids: Sequence[int]) -> Self:
         """The tokenizer of these pieces alone, with the same settings; they get the ids 0, 1, 2, ... in this order."""
+        with located("ids"):
+            return self._subset(self._known(ids, "ids"))
+
+    def _known(self, ids: Iterable[int], name: str) -> list[int]:
+        """The ids as a list; ConfigError if one is not that of a piece."""
+        given: Any = list(ids) if isinstance(ids, list | tuple | set | frozenset | range) else ids
+        numbers: list[int] = fitting(given, list[int], name)
+        for number in numbers:
+            if not 0 <= number < self.vocab_size:
+                raise ConfigError(f"{name} has {shown(number)}; expected ids of pieces, 0 to {self.vocab_size - 1}")
+        return numbers
+
+    @abc.abstractmethod
+    def _needed_pieces(self, used: set[int], characters: bool) -> set[int]: ...
+
+    @abc.abstractmethod
+    def _subset(self, ids: Sequence[int]) -> Self: ...
 
     @abc.abstractmethod
     def tokenize(self, strings: Strings, special_tokens: bool = False) -> tf.RaggedTensor:
@@ -202,20 +221,34 @@ class BaseTokenizer(tf.Module, abc.ABC):
             word_starts: bool [batch, None].
         """
 
-    def word_starts(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
+    def word_starts(self, ids: TokenIds) -> tf.RaggedTensor:
         """Whether each piece begins a word, bool [batch, None] from ids [batch, None], as far as pieces tell.
 
         Of WordPiece, these are the pieces without ##; of the others, those that `tokenize_with_words` marks.
         """
+        return self._word_starts(self._ragged(ids, "ids"))
+
+    def _word_starts(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
         return ids.with_values(~tf.gather(self.continues, ids.values))
+
+    def _ragged(self, ids: TokenIds, name: str) -> tf.RaggedTensor:
+        """Ids as int32 [batch, None]; ConfigError for anything else and, outside of graphs, for ids of no piece."""
+        if not isinstance(ids, tf.Tensor | tf.RaggedTensor):
+            rows = [self._known(row, name) for row in fitting(ids, Sequence[Sequence[int]], name)]
+            values = tf.constant([number for row in rows for number in row], tf.int32)
+            return tf.RaggedTensor.from_row_lengths(values, tf.constant([len(row) for row in rows], tf.int64))
+        if not ids.dtype.is_integer or ids.shape.rank != 2:
+            raise ConfigError(f"{name} is {ids.dtype.name} {ids.shape}; expected whole numbers [batch, length]")
+        ragged = ids if isinstance(ids, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(ids)
+        if tf.executing_eagerly() and tf.size(ragged.values):
+            self._known([int(reduce(ragged.values)) for reduce in (tf.reduce_min, tf.reduce_max)], name)
+        return tf.cast(ragged, tf.int32)
 
     def specials(self, pairs: bool = False) -> int:
         """The number of special tokens that `pack` adds to a text, or to a pair of texts."""
         return 2 + pairs * self._separators
 
-    def pack(
-        self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
-    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    def pack(self, first: TokenIds, second: "TokenIds | None" = None) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """Joins segments with the special tokens: BERT's [CLS] first [SEP] second [SEP] (paper, figure 2), or RoBERTa's
         <s> first </s></s> second </s>.
 
@@ -227,7 +260,9 @@ class BaseTokenizer(tf.Module, abc.ABC):
             ids, type_ids: int32 [batch, None]. BERT's types are 0 up to the first [SEP] and 1 after it; RoBERTa's
                 are 0.
         """
-        return pack(first, second, cls_id=self.cls_id, sep_id=self.sep_id, separators=self._separators)
+        segments = [self._ragged(first, "first")] + ([] if second is None else [self._ragged(second, "second")])
+        _check_counts(segments, "first and second")
+        return pack(*segments, cls_id=self.cls_id, sep_id=self.sep_id, separators=self._separators)
 
     def encode(self, texts: Strings, pairs: "Strings | None" = None, *, max_length: int = 512) -> dict[str, tf.Tensor]:
         """Converts texts, or pairs of texts, to inputs of `BertEncoder`, with special tokens as `pack` adds them.
@@ -245,31 +280,24 @@ class BaseTokenizer(tf.Module, abc.ABC):
         segments = [self.tokenize(strings) for strings in ((texts,) if pairs is None else (texts, pairs))]
         added = self.specials(pairs is not None)
         fitting(max_length, int, "max_length", {"at_least": added + 1, "at_most": 1_000_000})
-        counts = {int(segment.nrows()) for segment in segments} if tf.executing_eagerly() else set()
-        if len(counts) > 1:
-            raise ConfigError(f"{' and '.join(map(str, sorted(counts)))} texts; expected as many pairs as texts")
+        _check_counts(segments, "texts and pairs")
         first, second, _ = truncate(*segments, budget=max_length - added)
         return dense_features(*self.pack(first, second))
 
-    def detokenize(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
+    def detokenize(self, ids: TokenIds) -> tf.Tensor:
         """Joins pieces to text, without the special tokens for padding, beginnings and ends.
 
         Args:
-            ids: int32 or int64 [batch, length].
+            ids: int [batch, length]: a tensor, or rows of any lengths in a RaggedTensor or a list of lists.
 
         Returns:
             string [batch]. WordPiece's is normalized, with spaces around punctuation; the others' is the original text,
             apart from what their models normalize.
         """
-        if not isinstance(ids, tf.RaggedTensor):
-            try:
-                ids = tf.RaggedTensor.from_tensor(ids)
-            except (TypeError, ValueError):
-                raise DataError(f"the ids are {shown(ids)}; expected whole numbers [batch, length]") from None
-        omitted = tf.constant([self.pad_id, self.cls_id, self.sep_id], ids.dtype)
-        kept = tf.reduce_all(ids.values[:, tf.newaxis] != omitted, axis=1)
-        values, rows = tf.boolean_mask(ids.values, kept), tf.boolean_mask(rows_of(ids.row_splits), kept)
-        return self._trimmed(tf.strings.unsorted_segment_join(self._texts_of(values), rows, ids.nrows()))
+        ragged = self._ragged(ids, "ids")
+        kept = tf.reduce_all(ragged.values[:, tf.newaxis] != [self.pad_id, self.cls_id, self.sep_id], axis=1)
+        values, rows = tf.boolean_mask(ragged.values, kept), tf.boolean_mask(rows_of(ragged.row_splits), kept)
+        return self._trimmed(tf.strings.unsorted_segment_join(self._texts_of(values), rows, ragged.nrows()))
 
     @abc.abstractmethod
     def _texts_of(self, ids: tf.Tensor) -> tf.Tensor:
@@ -278,6 +306,13 @@ class BaseTokenizer(tf.Module, abc.ABC):
     def _trimmed(self, texts: tf.Tensor) -> tf.Tensor:
         """string [batch]: joined pieces without the space that begins the first word."""
         return tf.strings.regex_replace(texts, "^ ", "")
+
+
+def _check_counts(segments: Sequence[tf.RaggedTensor], names: str) -> None:
+    """Raises ConfigError, outside of graphs, unless all segments have as many rows."""
+    counts = [int(segment.nrows()) for segment in segments] if tf.executing_eagerly() else []
+    if len(set(counts)) > 1:
+        raise ConfigError(f"{names} have {' and '.join(map(str, counts))} rows; expected as many pairs as texts")
 
 
 def rows_of(row_splits: tf.Tensor) -> tf.Tensor:

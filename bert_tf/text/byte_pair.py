@@ -8,13 +8,13 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Self
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config.values import fitting, half_pairs
+from bert_tf.config.values import checked_arguments, half_pairs
 from bert_tf.errors import DataError, located
 from bert_tf.files import read_bytes, text_path
 from bert_tf.text.base import BERT, ROBERTA, Specials, special_names
@@ -111,6 +111,7 @@ def _by_id(ids: Sequence[tuple[str, int]]) -> list[str]:
     return [str(piece) for piece in pieces]
 
 
+@checked_arguments
 class BytePairTokenizer(SubwordTokenizer):
     """The byte-level BPE tokenizer of GPT-2 and RoBERTa.
 
@@ -148,9 +149,10 @@ class BytePairTokenizer(SubwordTokenizer):
         elif isinstance(vocab, (str, os.PathLike)) or isinstance(merges, (str, os.PathLike)):
             raise DataError("vocab and merges are a file and values in memory; expected two files, or two values")
         else:
-            ids = fitting(vocab, dict[str, int], "vocab") if isinstance(vocab, Mapping) else None
-            listed = ids.items() if ids else ((one, at) for at, one in enumerate(fitting(vocab, list[str], "vocab")))
-            pieces, pairs = _by_id(list(listed)), list(fitting(merges, list[str], "merges"))
+            ids = vocab.items() if isinstance(vocab, Mapping) else ((piece, at) for at, piece in enumerate(vocab))
+            location = located("vocab and merges")
+            with located("vocab"):
+                pieces, pairs = _by_id(list(ids)), list(merges)
         self._merges = tuple(pairs)
         with location:
             names = special_names(pieces)
@@ -181,7 +183,7 @@ class BytePairTokenizer(SubwordTokenizer):
     def __reduce__(self) -> tuple[type, tuple[list[str], list[str]]]:
         return type(self), (self.vocab, self.merges)
 
-    def needed_pieces(self, used: Iterable[int], characters: bool = True) -> set[int]:
+    def _needed_pieces(self, used: set[int], characters: bool) -> set[int]:
         # A piece has one merge, and its parts have theirs, down to the bytes: these are all merges of the texts. They
         # are done in the same order without the others, of which the texts had no pair at its turn. Bytes always stay.
         pieces = self.vocab
@@ -195,7 +197,7 @@ class BytePairTokenizer(SubwordTokenizer):
                 pending += map(numbers.__getitem__, merges.get(pieces[number], ()))
         return found
 
-    def subset(self, ids: Sequence[int]) -> Self:
+    def _subset(self, ids: Sequence[int]) -> Self:
         pieces = self.vocab
         kept = [pieces[number] for number in ids]
         known = set(kept)

@@ -32,9 +32,10 @@ def string_tensor(strings: Strings) -> tf.Tensor:
     """The strings as a tensor [batch]; raises DataError for anything that is not text."""
     try:
         text = tf.convert_to_tensor(strings, tf.string)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         found = f"the texts are {shown(strings)}; expected a list of texts, or a string tensor"
-        raise DataError(next(half_pairs(strings, "texts"), found)) from None
+        texts = [one if isinstance(one, str) else "" for one in (strings if isinstance(strings, list) else [strings])]
+        raise DataError(next(half_pairs(texts, "texts"), found)) from None
     if text.shape.rank == 0:
         return text[tf.newaxis]
     if text.shape.rank not in (1, None):

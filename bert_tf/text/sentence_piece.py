@@ -4,13 +4,13 @@ import contextlib
 import functools
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config.values import fitting
+from bert_tf.config.values import checked_arguments
 from bert_tf.errors import DataError, located
 from bert_tf.files import read_bytes, text_path
 from bert_tf.text.base import ROBERTA, rows_of, special_names
@@ -103,6 +103,7 @@ def with_fairseq_ids(model: bytes) -> bytes:
     return with_ids(model, [ROBERTA.cls, ROBERTA.pad, ROBERTA.sep, ROBERTA.unk, *pieces[3:], ROBERTA.mask])
 
 
+@checked_arguments
 class SentencePieceTokenizer(SubwordTokenizer):
     """A tokenizer of a SentencePiece model (Kudo and Richardson, 2018), unigram or BPE, with byte fallback or without.
 
@@ -154,9 +155,7 @@ class SentencePieceTokenizer(SubwordTokenizer):
             names = special_names(pieces)
         super().__init__(pieces, names, texts)
         self._op = SentencePiece(of_op)
-        self.lower_case = fitting(lower_case, bool, "lower_case")
-        self.strip_accents = fitting(strip_accents, bool, "strip_accents")
-        self.double_quotes = fitting(double_quotes, bool, "double_quotes")
+        self.lower_case, self.strip_accents, self.double_quotes = lower_case, strip_accents, double_quotes
         changes = lower_case, strip_accents, double_quotes
         self._normalizer = AlbertNormalizer(*changes) if any(changes) else None
 
@@ -170,7 +169,7 @@ class SentencePieceTokenizer(SubwordTokenizer):
     def __reduce__(self) -> tuple[type, tuple[bytes | bool, ...]]:
         return type(self), (self.model, self.lower_case, self.strip_accents, self.double_quotes)
 
-    def needed_pieces(self, used: Iterable[int], characters: bool = True) -> set[int]:
+    def _needed_pieces(self, used: set[int], characters: bool) -> set[int]:
         proto = parse_model(self.model)
         kinds, pieces = proto.SentencePiece, list(enumerate(proto.pieces))
         # Bytes are kept as the library asks for all of them; control pieces have a meaning for the model's programs.
@@ -199,7 +198,7 @@ class SentencePieceTokenizer(SubwordTokenizer):
             found |= parts
         return found
 
-    def subset(self, ids: Sequence[int]) -> Self:
+    def _subset(self, ids: Sequence[int]) -> Self:
         pieces = self.vocab
         return type(self)(with_ids(self.model, [pieces[number] for number in ids]), **self.get_config())
 

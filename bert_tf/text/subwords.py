@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from bert_tf.config.values import checked_arguments
 from bert_tf.text.base import ROBERTA, BaseTokenizer, Specials, is_among, rows_of
 from bert_tf.text.codepoints import WHITE_SPACE, is_punctuation, white_space_codes
 from bert_tf.text.normalizer import is_valid, replace_invalid, string_tensor
@@ -19,6 +20,7 @@ _SKIPPED = b"\xfd"  # a segment without tokens
 RE2_WHITE_SPACE = "".join(rf"\x{{{ord(char):x}}}" for char in WHITE_SPACE)
 
 
+@checked_arguments
 class SubwordTokenizer(BaseTokenizer):
     """A tokenizer whose pieces contain the white space before words: byte-level BPE and SentencePiece."""
 
@@ -86,9 +88,9 @@ class SubwordTokenizer(BaseTokenizer):
 
     def tokenize_with_words(self, strings: Strings) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         ids = self.tokenize(strings)
-        return ids, self.word_starts(ids)
+        return ids, self._word_starts(ids)
 
-    def word_starts(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
+    def _word_starts(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
         rows, values = rows_of(ids.row_splits), ids.values
         alone, closes = tf.gather(self._alone, values), tf.gather(self._closes, values)
         begins = tf.gather(self._opens, values)[1:] | closes[:-1] | alone[1:] | alone[:-1]

@@ -2,14 +2,13 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config.data import TokenizerSettings
-from bert_tf.config.values import check_fields, fitting
+from bert_tf.config.values import checked_arguments
 from bert_tf.text.base import BERT, BaseTokenizer, rows_of
 from bert_tf.text.codepoints import SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS, is_punctuation, stand_ins
 from bert_tf.text.normalizer import Normalizer
@@ -88,6 +87,7 @@ def _wordpiece_models(pieces: tuple[str, ...], split_cjk: bool) -> tuple[Array, 
     return ordinary, part, long_words[part]
 
 
+@checked_arguments
 class Tokenizer(BaseTokenizer):
     """BERT's tokenizer (BasicTokenizer and WordpieceTokenizer of google-research/bert, tokenization.py).
 
@@ -129,11 +129,10 @@ class Tokenizer(BaseTokenizer):
                 `lower_case`.
             split_cjk: make every CJK ideograph a separate word.
         """
-        check_fields(TokenizerSettings(lower_case, strip_accents, split_cjk), "the tokenizer")
         if isinstance(vocab, (str, os.PathLike)):
             pieces = read_vocabulary(vocab)
         else:
-            pieces = list(fitting(vocab, list[str], "vocab"))
+            pieces = list(vocab)
             check_vocabulary(pieces)
         super().__init__(pieces, BERT, [piece.startswith("##") for piece in pieces])
         settings = decided(pieces, lower_case, strip_accents, split_cjk)
@@ -177,13 +176,13 @@ class Tokenizer(BaseTokenizer):
         numbers = _numbers(tuple(self.vocab), self.split_cjk) if words else {}
         return set(np.unique(ids).tolist()).union(*(_matches(word.decode(), numbers) for word in words))
 
-    def needed_pieces(self, used: Iterable[int], characters: bool = True) -> set[int]:
+    def _needed_pieces(self, used: set[int], characters: bool) -> set[int]:
         # At each place in a word, the longest piece that matches is taken. In a part of the vocabulary that has it, it
         # still is the longest one; and where no piece matched, none does.
         single = (at for at, piece in enumerate(self.vocab) if len(piece.removeprefix("##")) == 1)
         return {*used, *self.special_ids, *(single if characters else ())}
 
-    def subset(self, ids: Sequence[int]) -> Self:
+    def _subset(self, ids: Sequence[int]) -> Self:
         pieces = self.vocab
         return self._derived([pieces[number] for number in ids], self.get_config())
 

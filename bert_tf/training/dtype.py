@@ -2,8 +2,6 @@
 
 import keras
 
-from bert_tf.config.train import INFERENCE_DTYPES
-from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.precision.int8 import rounded_forms
@@ -20,18 +18,12 @@ def policy(dtype: str) -> str:
     return dtype if dtype == "float32" else f"mixed_{dtype}"
 
 
-def check_inference_dtype(dtype: str) -> None:
-    """Raises ConfigError for anything but one of `INFERENCE_DTYPES`."""
-    if not isinstance(dtype, str) or dtype not in INFERENCE_DTYPES:
-        raise ConfigError(f"dtype is {shown(dtype)}; expected one of {', '.join(INFERENCE_DTYPES)}")
-
-
 def infer_in(dtype: str, model: keras.Model) -> str:
     """Makes a model predict in another number format from now on.
 
     Args:
-        dtype: one of `INFERENCE_DTYPES`; "auto" takes bfloat16 where that is faster, and reports its choice. "int8" is
-            the rounding of an int8 export, computed in float32.
+        dtype: an `InferenceDtype`; "auto" takes bfloat16 where that is faster, and reports its choice. "int8" is the
+            rounding of an int8 export, computed in float32.
         model: with float32 weights, of which nothing has been traced; created in the current strategy's scope. For
             bfloat16 it is then for inference only, and does not follow changes of its weights.
 

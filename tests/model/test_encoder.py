@@ -364,6 +364,8 @@ def test_causal_attention_ignores_later_tokens_and_pools_the_last_token():
         ({"input_word_ids": len(PIECES)}, f"input_word_ids: {len(PIECES)}; expected 0 to {len(PIECES) - 1}, as the "),
         ({"input_word_ids": -1}, r"input_word_ids: -1; expected 0 to "),
         ({"input_type_ids": 2}, r"input_type_ids: 2; expected 0 to 1, as the tokenizer of "),
+        ({"input_mask": 5}, r"input_mask: 5; expected 0 to 1, as the tokenizer of "),
+        ({"input_mask": -3}, r"input_mask: -3; expected 0 to 1, as the tokenizer of "),
     ],
 )
 @pytest.mark.parametrize("model", ["encoder", "classifier", "pretrainer"])

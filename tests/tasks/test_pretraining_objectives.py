@@ -9,6 +9,7 @@ from scipy.special import expit, log_softmax
 
 from bert_tf import BertEncoder
 from bert_tf.errors import ConfigError
+from bert_tf.inference.token_graph import TokenGraph
 from bert_tf.model.replaced_tokens import generator_config
 from bert_tf.tasks.replaced_tokens import Electra, ReplacedTokenDetection
 from bert_tf.tasks.span_boundary import SpanBoundary
@@ -191,5 +192,6 @@ def test_a_discriminator_is_restored_and_answers_nothing():
     assert again.settings() == {"max_length": 24}
     model = again.build(BertEncoder(config()))
     assert model(features())["rtd_logits"].shape == (4, 24)
-    with raises(ConfigError, "a discriminator", "load its generator (PATH/generator", "fine-tune it"):
-        again.signatures(model)
+    for export in (again.signatures, lambda model: TokenGraph(again, model, tf.int64)):  # of ONNX and LiteRT
+        with raises(ConfigError, "a discriminator", "load its generator (PATH/generator", "fine-tune it"):
+            export(model)

@@ -19,12 +19,12 @@ TEXTS = ["A fine film, isn't it?", "Ünbekannt 한국어 😀", "", " <mask>  x"
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_a_saved_tokenizer_is_opened_again(kind, tmp_path):
-    tokenizer = TOKENIZERS[kind]()
-    tokenizer.save(tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(tokenizer.FILES)
-    again = saved_tokenizer(str(tmp_path), tokenizer.description, tokenizer.checksums, "config.json")
+    tokenizer, folder = TOKENIZERS[kind](), tmp_path / "new"
+    tokenizer.save(folder)
+    assert sorted(file.name for file in folder.iterdir()) == sorted(tokenizer.FILES)
+    again = saved_tokenizer(str(folder), tokenizer.description, tokenizer.checksums, "config.json")
     settings = {name: value for name, value in tokenizer.get_config().items() if name != "double_quotes"}
-    by_name = open_tokenizer(tmp_path / tokenizer.FILES[0], TokenizerSettings(**settings))
+    by_name = open_tokenizer(folder / tokenizer.FILES[0], TokenizerSettings(**settings))
     for other in (again, by_name, pickle.loads(pickle.dumps(tokenizer))):
         assert type(other) is type(tokenizer)
         assert (other.vocab, other.description) == (tokenizer.vocab, tokenizer.description)

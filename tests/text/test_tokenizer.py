@@ -164,6 +164,15 @@ def test_detokenize_joins_wordpieces_without_cls_sep_and_padding():
     assert tokenizer.detokenize(dense).numpy().tolist() == [b"the food good", b"s"]
 
 
+def test_ids_may_be_lists_arrays_and_tensors_with_rows_of_any_length():
+    tokenizer = Tokenizer(PIECES, lower_case=True)
+    rows = tokenizer.tokenize(["The food", ""])
+    assert tokenizer.detokenize(rows.to_list()).numpy().tolist() == [b"the food", b""]
+    for ids in (rows[:1].to_tensor(), tf.cast(rows[:1], tf.int64), rows[:1].numpy(), [rows[0].numpy()]):
+        assert tokenizer.detokenize(ids).numpy().tolist() == [b"the food"]
+        assert tokenizer.pack(ids)[0].to_list() == tokenizer.pack(rows[:1])[0].to_list()
+
+
 def test_same_results_in_a_data_pipeline_and_in_a_function():
     tokenizer = Tokenizer(PIECES)
     texts = ["The food", "ΑΣ " + "a" * 201, b"\xff[MASK]", ""]

@@ -185,6 +185,11 @@ def test_a_vocabulary_without_mask_is_refused(pretrain, vocab):
         pretrain(sentences())
 
 
+def test_embeddings_wider_than_the_states_are_refused(pretrain):
+    with raises(ConfigError, "model.embedding_size 100000", "model.hidden_size"):
+        pretrain(sentences(), model=model_config(embedding_size=100_000))
+
+
 def test_a_model_of_another_vocabulary_size_is_refused_with_both_sizes(pretrain):
     with raises(ConfigError, "model.vocab_size", "30522", "vocab.txt", "45 pieces"):
         pretrain(sentences(), model=model_config(vocab_size=30522))

@@ -54,6 +54,8 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False)
         allow_pickle: see `bert_tf.load`.
     """
     path = local(text_path(path), allow_pickle)
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # reading it may never end
+        raise DataError(f"{path} is a pipe or a device; expected a model directory or a file")
     reader = format_of(path)
     if not reader:
         raise DataError(f"{path}: {_unrecognised(path)}")

@@ -64,6 +64,13 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         # RoBERTa models without vocabulary have been written here; for BERT, the file was forgotten.
         required=not family.counts_padding and not configs.lacks_tokenizer(settings),
     )
+    padding = settings.get("pad_token_id")
+    if tokenizer and padding is not None and padding != tokenizer.pad_id:
+        effect = f"; positions count from {config.position_offset}, as it says" if family.counts_padding else ""
+        warnings.append(
+            f"tokenizer: pad_token_id in config.json is {padding}, and the tokenizer pads with {tokenizer.pad_id} "
+            f"({tokenizer.special_names.pad}){effect}: correct the file that is wrong"
+        )
     if sentence_modules.lower_cases(root) and tokenizer:
         if not isinstance(tokenizer, Tokenizer):
             warnings.append("tokenizer: do_lower_case beside modules.json is not applied, as it is not WordPiece")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_tf.config import ExampleData
-from bert_tf.config.values import fitting
+from bert_tf.config.values import checked_arguments
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import here_or_bundled, text_path
 from bert_tf.inputs.datasets import tfds_sets
@@ -285,6 +285,7 @@ class Data:
         return [None if label is None else int(label.partition(".")[0]) for label in labels]  # as models answer
 
 
+@checked_arguments
 def read(
     format: str,  # as in data.format
     path: StrPath,
@@ -311,7 +312,6 @@ def read(
         >>> len(reviews), reviews.y[:2]
         (1500, ['positive', 'negative'])
     """
-    fitting(split, str, "split")
     labels = {} if label is None else {"label": label}
     settings = ExampleData(format=format, text=text, second_text=second_text, column=column, **labels)
     form = FORMATS.get(settings.check().format)  # an unknown one is refused by Source

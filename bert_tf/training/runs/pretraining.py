@@ -233,6 +233,11 @@ def _model_config(config: PretrainConfig, tokenizer: BaseTokenizer, longest: int
             f"model.vocab_size is {model.vocab_size}, but {source} has "
             f"{tokenizer.vocab_size} pieces; set model.vocab_size=0 to use the vocabulary's size"
         )
+    if model.embedding_size > model.hidden_size:  # which only generators of ELECTRA have: the table of a larger model
+        raise ConfigError(
+            f"model.embedding_size {model.embedding_size} is over model.hidden_size {model.hidden_size}; lower it, or "
+            "set it to 0 for embeddings without projection"
+        )
     if longest > model.max_position_embeddings:
         raise ConfigError(
             f"data.max_length {longest} is over model.max_position_embeddings {model.max_position_embeddings}; "

@@ -619,6 +619,17 @@ def test_the_padding_token_is_that_of_the_vocabulary(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["pad_token_id"] == 1
 
 
+@pytest.mark.parametrize(("family", "padding"), [("bert", 0), ("roberta", 1)])
+def test_another_padding_token_than_the_tokenizers_is_reported(tmp_path, family, padding):
+    checkpoint, _ = member(family, "masked_lm")
+    huggingface.write(checkpoint, str(tmp_path))
+    assert not any("pad_token_id" in note for note in huggingface.read(str(tmp_path)).warnings)
+    edit(tmp_path, "config.json", pad_token_id=1 - padding)
+    [note] = [note for note in huggingface.read(str(tmp_path)).warnings if "pad_token_id" in note]
+    assert f"is {1 - padding}, and the tokenizer pads with {padding} ([PAD])" in note
+    assert ("positions count from" in note) == (family == "roberta")
+
+
 @pytest.mark.parametrize("mark", ["tokenizer", "wordpiece"])
 def test_a_bert_written_without_a_tokenizer_is_read_without_one(tmp_path, mark):
     huggingface.write(dataclasses.replace(small()[0], tokenizer=None), str(tmp_path))
