@@ -65,10 +65,9 @@ def _classification(tokenizer=None, *, pair=False, **config):
     return Classification(tokenizer or _tokenizer(), config, labels=("negative", "긍정"), pair=pair)
 
 
-def _regression(pair=True, **config):
-    return Regression(
-        _tokenizer(), RegressionConfig(max_length=LENGTH, **config), labels=("value",), pair=pair, scale=(0.0, 5.0)
-    )
+def _regression(pair=True, scale=(0.0, 5.0), activation="linear", **config):
+    config = RegressionConfig(max_length=LENGTH, **config)
+    return Regression(_tokenizer(), config, labels=("value",), pair=pair, scale=scale, activation=activation)
 
 
 def _tagging(unit="words", tokenizer=None, **config):
@@ -146,6 +145,17 @@ KINDS = {
     "vectors of sentences": lambda: _vectors("sentence"),
     "vectors of words of byte pairs": lambda: _vectors("word", learned("byte_bpe").tokenizer),
     "vectors of words": lambda: _vectors("word", features=FeatureConfig((0, -1), "concat")),
+}
+# For exports to other runtimes alone, which differ in the files beside the model.
+BESIDE = {
+    **{
+        f"classification of pairs by BERT with {kind}": functools.partial(
+            lambda kind: _made(_classification(TOKENIZERS[kind](), pair=True)), kind
+        )
+        for kind in TOKENIZERS
+    },
+    "classification by pruned layers": lambda: _made(_classification(), heads_per_layer=(2,), intermediate_sizes=(24,)),
+    "scores": lambda: _made(_regression(activation="sigmoid", scale=None)),
 }
 WITH_ATTENTION = (
     "classification of pairs",

@@ -1,5 +1,6 @@
 """Exports for other runtimes, compared with the Keras model on single rows without padding."""
 
+import dataclasses
 import os
 import tempfile
 
@@ -7,10 +8,11 @@ import numpy as np
 
 import bert_tf
 from bert_tf.checkpoints import directory
+from bert_tf.checkpoints.tensor import tensor_of_variable
 from bert_tf.inference.embedder import Embedder
 from bert_tf.inference.portable import export_portable
 from bert_tf.model.encoder import encoder_of
-from tests.inference.kinds import KINDS
+from tests.inference.kinds import BESIDE, KINDS
 from tests.packages import minilm
 
 # Kinds that differ in their graphs, their files or their outputs. The BiLSTM takes seconds to trace.
@@ -36,17 +38,25 @@ _INPUTS = {"input_word_ids": "input_ids", "input_mask": "attention_mask", "input
 
 def made(kind, path, format, **options):
     """Exports a small random model; returns it, its task, and the exported file."""
-    task, model = KINDS[kind]()
+    task, model = (KINDS | BESIDE)[kind]()
     return task, model, exported(task, model, path, format, **options)
 
 
 def exported(task, model, path, format, **options):
     """Exports a model as its directory is exported, which is written and read for it."""
+    return export_portable(task, model, checkpoint_of(task, model), str(path), format, **options)
+
+
+def checkpoint_of(task, model):
+    """The checkpoint of a model, as it is read from its directory."""
     if isinstance(task, Embedder):
-        return export_portable(task, model, task.checkpoint(), str(path), format, **options)
+        return task.checkpoint()
     with tempfile.TemporaryDirectory() as folder:
         directory.save(folder, model, encoder_of(model), task)
-        return export_portable(task, model, directory.read(folder), str(path), format, **options)
+        checkpoint = directory.read(folder)
+    stored = {variable.path: variable for variable in model.weights}  # the file is gone
+    tensors = {path: tensor_of_variable(stored[path]) for path in checkpoint.tensors}
+    return dataclasses.replace(checkpoint, tensors=tensors)
 
 
 def inputs_of(task, names, dtype="int64"):

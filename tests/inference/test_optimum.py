@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.inference.portable import expected_of, made
+from bert_tf.checkpoints.formats import huggingface
+from tests.inference.kinds import BESIDE
+from tests.inference.portable import checkpoint_of, expected_of, made
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("tf2onnx")
@@ -35,6 +37,17 @@ CLASSES = {
     "pre-training on packed rows": ("ORTModelForMaskedLM", PAIRS),
     "masks by XLM-R": ("ORTModelForMaskedLM", [TEXTS]),
     "vectors of sentences": ("ORTModelForFeatureExtraction", [TEXTS]),
+    "scores": ("ORTModelForSequenceClassification", PAIRS),
+    # Of which Transformers has no class.
+    "classification by pruned layers": ("ORTModelForSequenceClassification", [TEXTS]),
+    "classification on bilstm": ("ORTModelForSequenceClassification", [TEXTS]),
+    "classification from left to right": ("ORTModelForSequenceClassification", [TEXTS]),
+    "regression": ("ORTModelForSequenceClassification", PAIRS),
+    "tagging on bilstm": ("ORTModelForTokenClassification", [TEXTS]),
+    "intent and slots": ("ORTModelForCustomTasks", [TEXTS]),
+    "regression by cosine": ("ORTModelForCustomTasks", PAIRS),
+    # Whose tokenizers would give other inputs by themselves.
+    **{kind: ("ORTModelForSequenceClassification", PAIRS) for kind in BESIDE if "with" in kind},
 }
 
 
@@ -54,6 +67,13 @@ def optimum(tmp_path_factory):
             cases.append(common | {"name": "pipeline"} | PIPELINES[kind])
         if kind == "vectors of sentences":
             cases.append(common | {"name": "vectors", "vectors_of": TEXTS})
+        if kind == "scores":
+            pairs = list(zip(*PAIRS, strict=True))
+            cases.append(common | {"name": "onnx", "scores_of": pairs, "backend": "onnx"})
+            whole = folder / "whole"
+            whole.mkdir()
+            huggingface.write(checkpoint_of(*models[kind][:2]), str(whole))
+            cases.append(common | {"name": "torch", "scores_of": pairs, "backend": "torch", "folder": str(whole)})
     client = pathlib.Path(__file__).with_name("optimum_client.py")
     done = subprocess.run(
         [python, client],
@@ -75,6 +95,7 @@ def pipeline(name, input, **options):
 
 PIPELINES = {
     "classification": pipeline("text-classification", TEXTS, top_k=None),
+    "classification by pruned layers": pipeline("text-classification", TEXTS, top_k=None),
     "classification of pairs": pipeline(
         "text-classification", [{"text": a, "text_pair": b} for a, b in zip(*PAIRS, strict=True)], top_k=None
     ),
@@ -107,6 +128,7 @@ def served(task, model, *columns):
     "kind, labels",
     [
         ("classification", ("negative", "긍정")),
+        ("classification by pruned layers", ("negative", "긍정")),
         ("classification of pairs", ("negative", "긍정")),
         ("any number of labels", ("a", "b", "c")),
     ],
@@ -145,3 +167,11 @@ def test_vectors_of_sentence_transformers_are_the_served_ones(optimum):
     task, model, answers = optimum["vectors of sentences"]
     (expected,) = served(task, model, TEXTS).values()
     np.testing.assert_allclose(answers["vectors"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+def test_scores_of_a_cross_encoder_are_the_served_ones(optimum, backend):
+    task, model, answers = optimum["scores"]
+    expected = served(task, model, *PAIRS)["value"]
+    assert ((expected > 0) & (expected < 1)).all()
+    np.testing.assert_allclose(answers[backend], expected, atol=1e-5)
