@@ -7,6 +7,9 @@ GARDEN := .venv-model-garden
 TORCH := .venv-torch
 KERASHUB := .venv-kerashub
 OPTIMUM := .venv-optimum
+# Releases of Transformers whose tokenizers are opened.
+RELEASES := 4.30.2 4.57.6 5.0.0 5.10.1 5.24.0
+TRANSFORMERS := $(RELEASES:%=.venv-transformers-%)
 TF220 := .venv-tf2.20
 TF217 := .venv-tf2.17
 TF212 := .venv-tf2.12
@@ -68,6 +71,12 @@ $(OPTIMUM)/.ready:
 	$(OPTIMUM)/bin/python -m pip install --quiet optimum-onnx onnxruntime sentence-transformers sentencepiece
 	touch $@
 
+# Without PyTorch: only tokenizers. 4.30 needs protobuf 3, and Python 3.11 at most.
+$(TRANSFORMERS:%=%/.ready): .venv-transformers-%/.ready:
+	$(PYTHON) -m venv $(@D)
+	-$(@D)/bin/python -m pip install --quiet transformers==$* sentencepiece $(if $(filter 4.30.%,$*),'protobuf<3.21',protobuf)
+	touch $@
+
 # The other pair of TensorFlow and TF Text: TPUs and TF Serving have no newer one.
 $(TF220)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(TF220)
@@ -104,12 +113,15 @@ OTHER_VERSIONS = BERT_TF_TEST_TF_2_20_PYTHON=$(CURDIR)/$(TF220)/bin/python
 OTHER_VERSIONS += $$(test ! -e $(TF217)/.ready || echo BERT_TF_TEST_TF_2_17_PYTHON=$(CURDIR)/$(TF217)/bin/python)
 OTHER_VERSIONS += $$(test ! -e $(TF212)/.ready || echo BERT_TF_TEST_TF_2_12_PYTHON=$(CURDIR)/$(TF212)/bin/python)
 
+OTHER_TRANSFORMERS = $(foreach release,$(RELEASES),\
+  BERT_TF_TEST_TRANSFORMERS_$(subst .,_,$(release))_PYTHON=$(CURDIR)/.venv-transformers-$(release)/bin/python)
+
 test-servers: $(BIN)/.ready $(TF220)/.ready $(TF217)/.ready $(TF212)/.ready
 	env $(OTHER_VERSIONS) $(BIN)/python -m pytest tests/inference
 
-test-all: $(BIN)/.peers $(GARDEN)/.ready $(TF220)/.ready $(TF217)/.ready $(TF212)/.ready $(OPTIMUM)/.ready
+test-all: $(BIN)/.peers $(GARDEN)/.ready $(TF220)/.ready $(TF217)/.ready $(TF212)/.ready $(OPTIMUM)/.ready $(TRANSFORMERS:%=%/.ready)
 	env BERT_TF_TEST_MODEL_GARDEN_PYTHON=$(CURDIR)/$(GARDEN)/bin/python \
-	  BERT_TF_TEST_OPTIMUM_PYTHON=$(CURDIR)/$(OPTIMUM)/bin/python $(OTHER_VERSIONS) $(BIN)/python -m pytest
+	  BERT_TF_TEST_OPTIMUM_PYTHON=$(CURDIR)/$(OPTIMUM)/bin/python $(OTHER_TRANSFORMERS) $(OTHER_VERSIONS) $(BIN)/python -m pytest
 	ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(NUMERICS)
 	TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(NUMERICS)
 
@@ -129,4 +141,4 @@ docs: $(DOCS)/.ready
 	! grep --recursive --include='*.html' --extended-regexp '<(script|link)[^>]*(src|href)="https?:[^"]*[.](js|css)|unpkg[.]com' site
 
 clean:
-	rm -rf $(VENV) $(DOCS) $(GARDEN) $(TORCH) $(KERASHUB) $(OPTIMUM) $(TF220) $(TF217) $(TF212) build site *.egg-info runs
+	rm -rf $(VENV) $(DOCS) $(GARDEN) $(TORCH) $(KERASHUB) $(OPTIMUM) $(TRANSFORMERS) $(TF220) $(TF217) $(TF212) build site *.egg-info runs

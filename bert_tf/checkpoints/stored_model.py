@@ -90,6 +90,8 @@ class Checkpoint:
             these weights only.
         task: {"name", "settings"} as in saved models; None for a bare encoder.
         tokenizer: None if the checkpoint has none that this version reads.
+        no_tokenizer: why a tokenizer that lies beside it cannot be read, and what to do; "" if it can, or if there is
+            none.
         vectors: how vectors of sentences are computed, if it was published for them; their layers are in `tensors`.
         no_vectors: the reason why what it was published for cannot be computed here; "" if it can.
         no_head: why the head of the model cannot be read, so that `task` is None; "" if it can, or if there is none.
@@ -105,6 +107,7 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     task: Json | None = None
     tokenizer: BaseTokenizer | None = None
+    no_tokenizer: str = ""
     vectors: EmbeddingConfig | None = None
     no_vectors: str = ""
     no_head: str = ""
@@ -127,6 +130,8 @@ class Checkpoint:
 
     def tokenizer_of_text(self, path: StrPath) -> BaseTokenizer:
         """The tokenizer; DataError, which names `path`, if there is none."""
+        if self.no_tokenizer:
+            raise DataError(f"{path}: {self.no_tokenizer}")
         if self.tokenizer is None:
             raise DataError(
                 f"{path}: no vocabulary to tokenize text with; expected a model with vocab.txt, with vocab.json and "

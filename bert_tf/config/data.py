@@ -241,14 +241,18 @@ class SavedTokenizer(TokenizerSettings):
     """What a model directory and an export say of the tokenizer in their files.
 
     Attributes:
-        kind: of `Tokenizer`, `BytePairTokenizer` or `SentencePieceTokenizer`; settings of the last are False if
-            they are missing. Those of `Tokenizer` are then as they were before the vocabulary could decide.
+        kind: of `Tokenizer`, `BytePairTokenizer` or `SentencePieceTokenizer`. Settings of `Tokenizer` that are missing
+            are as they were before the vocabulary could decide; others have the defaults of the class.
+        max_input_chars_per_word: of `Tokenizer`.
+        add_prefix_space: of `BytePairTokenizer`.
         double_quotes: of `SentencePieceTokenizer`.
     """
 
     lower_case: bool = True
     split_cjk: bool = True
     kind: str = setting("wordpiece", choices=("wordpiece", "byte_bpe", "sentencepiece"))
+    max_input_chars_per_word: int = 200
+    add_prefix_space: bool = False
     double_quotes: bool = False
 
 

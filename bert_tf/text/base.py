@@ -58,7 +58,8 @@ class BaseTokenizer(tf.Module, abc.ABC):
 
     Attributes:
         KIND: name of the class in model directories.
-        FILES: names of the files that hold its vocabulary.
+        FILES: names of the files that hold its vocabulary; their paths are its first arguments.
+        SETTINGS: names of the keyword arguments that `get_config` may return.
         vocab_size: number of pieces.
         special_names: the names of the special tokens in the vocabulary.
         pad_id, unk_id, cls_id, sep_id, mask_id: their ids.
@@ -70,6 +71,7 @@ class BaseTokenizer(tf.Module, abc.ABC):
 
     KIND: ClassVar[str]
     FILES: ClassVar[tuple[str, ...]]
+    SETTINGS: ClassVar[tuple[str, ...]]
     strip_accents = split_cjk = keeps_spaces = False
 
     def __init__(self, pieces: Sequence[str], names: Specials, continues: Sequence[bool]) -> None:
@@ -107,7 +109,7 @@ class BaseTokenizer(tf.Module, abc.ABC):
         return [text.strip(WHITE_SPACE) or text for text in texts]
 
     @abc.abstractmethod
-    def get_config(self) -> dict[str, bool]:
+    def get_config(self) -> Json:
         """Keyword arguments that, with the vocabulary, create the same tokenizer."""
 
     @abc.abstractmethod

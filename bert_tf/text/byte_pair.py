@@ -23,7 +23,7 @@ from bert_tf.text.sentence_piece import unchanging_charsmap
 from bert_tf.text.subwords import RE2_WHITE_SPACE, SubwordTokenizer
 from bert_tf.text.tf_text import SentencePiece
 from bert_tf.text.vocabulary import check_length
-from bert_tf.types import StrPath
+from bert_tf.types import Json, StrPath
 
 # The last of a run of white space belongs to the word after it. (RE2 has no `\s+(?!\S)`.)
 _LAST_SPACE = f"([{RE2_WHITE_SPACE}])([{RE2_WHITE_SPACE}][^{RE2_WHITE_SPACE}])"
@@ -115,7 +115,7 @@ def _by_id(ids: Sequence[tuple[str, int]]) -> list[str]:
 class BytePairTokenizer(SubwordTokenizer):
     """The byte-level BPE tokenizer of GPT-2 and RoBERTa.
 
-    The ids are those of Hugging Face's `tokenizers` (`ByteLevel` with `add_prefix_space=False`). No text is unknown.
+    The ids are those of Hugging Face's `tokenizers` (`ByteLevel`). No text is unknown.
 
     Examples:
         >>> from tokenizers.pre_tokenizers import ByteLevel
@@ -129,14 +129,22 @@ class BytePairTokenizer(SubwordTokenizer):
     """
 
     KIND, FILES = "byte_bpe", ("vocab.json", "merges.txt")
+    SETTINGS = ("add_prefix_space",)
 
-    def __init__(self, vocab: StrPath | Mapping[str, int] | Sequence[str], merges: StrPath | Sequence[str]) -> None:
+    def __init__(
+        self,
+        vocab: StrPath | Mapping[str, int] | Sequence[str],
+        merges: StrPath | Sequence[str],
+        add_prefix_space: bool = False,
+    ) -> None:
         """Builds the tokenizer.
 
         Args:
             vocab: path of a vocab.json, ids by piece, or the pieces by id; with GPT-2's characters for bytes ("Ġ" is a
                 space), and the special tokens <pad>, <unk>, <s>, </s> and <mask>, or BERT's.
             merges: path of a merges.txt, or its lines: two pieces separated by a space, by rank.
+            add_prefix_space: put a space before a text that does not begin with one, so that its first word has the
+                pieces that it has within a text; models for tagging are often trained so.
 
         Raises:
             DataError: a file cannot be read; a byte or a special token is missing, a piece occurs twice, or a merge
@@ -161,6 +169,7 @@ class BytePairTokenizer(SubwordTokenizer):
                 check_merges(pieces, pairs)
         super().__init__(pieces, names, texts)
         self._op = SentencePiece(model)
+        self.add_prefix_space = self._adds_space = add_prefix_space
         with tf.init_scope():
             hashes = _hashed(tf.gather(texts, whole))
             order = tf.argsort(hashes)
@@ -172,16 +181,16 @@ class BytePairTokenizer(SubwordTokenizer):
         """The merges by rank, each two pieces separated by a space."""
         return list(self._merges)
 
-    def get_config(self) -> dict[str, bool]:
-        return {}
+    def get_config(self) -> Json:
+        return {"add_prefix_space": True} if self.add_prefix_space else {}
 
     def contents(self) -> tuple[bytes, ...]:
         ids = {piece: number for number, piece in enumerate(self.vocab)}
         merges = ["#version: 0.2", *self._merges, ""]
         return json.dumps(ids, ensure_ascii=False).encode(), "\n".join(merges).encode()
 
-    def __reduce__(self) -> tuple[type, tuple[list[str], list[str]]]:
-        return type(self), (self.vocab, self.merges)
+    def __reduce__(self) -> tuple[type, tuple[list[str], list[str], bool]]:
+        return type(self), (self.vocab, self.merges, self.add_prefix_space)
 
     def _needed_pieces(self, used: set[int], characters: bool) -> set[int]:
         # A piece has one merge, and its parts have theirs, down to the bytes: these are all merges of the texts. They
@@ -201,9 +210,13 @@ class BytePairTokenizer(SubwordTokenizer):
         pieces = self.vocab
         kept = [pieces[number] for number in ids]
         known = set(kept)
-        return type(self)(kept, [merge for merge in self._merges if known.issuperset(_with_result(merge))])
+        merges = [merge for merge in self._merges if known.issuperset(_with_result(merge))]
+        return type(self)(kept, merges, **self.get_config())
 
     def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        if self.add_prefix_space:
+            prefixed = tf.strings.regex_full_match(segments, "(?s)[^ ].*")
+            segments = tf.where(prefixed, " " + segments, segments)
         walled = tf.strings.regex_replace(segments, _LAST_SPACE, rb"\1" + _WALL + rb"\2")
         words = tf.strings.split(tf.strings.regex_replace(walled, _WORD, rb"\0" + _WALL), _WALL)
         # Words repeat, and the op takes most of the time: it sees each word of the batch once.
@@ -216,8 +229,13 @@ class BytePairTokenizer(SubwordTokenizer):
         # Pieces cover all bytes, so the lengths are enough.
         ends = tf.cumsum(tf.gather(self._lengths, ids.values))
         before = tf.cumsum(tf.cast(tf.strings.length(segments), tf.int64), exclusive=True)
-        ends -= tf.gather(before, ids.value_rowids())
-        return ids, ends - tf.gather(self._lengths, ids.values), ends
+        rows = ids.value_rowids()
+        ends -= tf.gather(before, rows)
+        starts = ends - tf.gather(self._lengths, ids.values)
+        if self.add_prefix_space:  # which is not in the text
+            added = tf.gather(tf.cast(prefixed, tf.int64), rows)
+            starts, ends = tf.maximum(starts - added, 0), ends - added
+        return ids, starts, ends
 
     def _merged(self, words: tf.Tensor) -> tf.RaggedTensor:
         """ids [words, None] in another order, and the row of each word, int32 [words]."""

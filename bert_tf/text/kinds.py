@@ -1,8 +1,7 @@
 """Which kind of tokenizer files hold: by the ending of a vocabulary's name, or by what a model directory says."""
 
-import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from bert_tf.config.data import SavedTokenizer, TokenizerSettings
 from bert_tf.config.values import restored
@@ -18,9 +17,11 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.vocabulary import decided, decision, warn_of_unreachable
 from bert_tf.types import Json, StrPath
 
-_FILES = {kind.KIND: kind.FILES for kind in (Tokenizer, BytePairTokenizer, SentencePieceTokenizer)}
+_KINDS: dict[str, type[BaseTokenizer]] = {
+    kind.KIND: kind for kind in (Tokenizer, BytePairTokenizer, SentencePieceTokenizer)
+}
 _MOST_ADDED = 0.01  # of the pieces
-FILES = tuple(name for files in _FILES.values() for name in files)  # that a model directory may have
+FILES = tuple(name for kind in _KINDS.values() for name in kind.FILES)  # that a model directory may have
 
 
 def open_tokenizer(vocab: StrPath, settings: TokenizerSettings) -> BaseTokenizer:
@@ -49,7 +50,7 @@ def open_tokenizer(vocab: StrPath, settings: TokenizerSettings) -> BaseTokenizer
     if path.endswith(".json"):
         return BytePairTokenizer(path, os.path.join(os.path.dirname(path), BytePairTokenizer.FILES[1]))
     given = {name: getattr(settings, name) for name in ("lower_case", "strip_accents", "split_cjk")}
-    tokenizer = Tokenizer(path, **given)
+    tokenizer = Tokenizer(path, settings.lower_case, settings.strip_accents, settings.split_cjk)
     _log(path, decision(tokenizer.vocab, given))
     return tokenizer
 
@@ -73,19 +74,20 @@ def saved_tokenizer(folder: str, description: Json, checksums: Mapping[str, str]
         DataError: as `open_tokenizer`, or a file was changed.
     """
     settings = restored(SavedTokenizer, description, "tokenizer")
-    paths = [os.path.join(folder, name) for name in _FILES[settings.kind]]
-    for name, path in zip(_FILES[settings.kind], paths, strict=True):
+    kind = _KINDS[settings.kind]
+    paths = [os.path.join(folder, name) for name in kind.FILES]
+    for name, path in zip(kind.FILES, paths, strict=True):
         if name in checksums:
             check_unchanged(path, read_bytes(path), checksums[name], listed)
-    if settings.kind == SentencePieceTokenizer.KIND:
-        named = {name: bool(description.get(name)) for name in SentencePieceTokenizer.SETTINGS}
-        return SentencePieceTokenizer(paths[0], **named)
-    if settings.kind == BytePairTokenizer.KIND:
+    named = {name: description[name] for name in kind.SETTINGS if name in description}
+    if kind is Tokenizer:
+        accents = strips_accents(settings.lower_case, settings.strip_accents)
+        named |= {"lower_case": settings.lower_case, "strip_accents": accents, "split_cjk": settings.split_cjk}
+    if kind is BytePairTokenizer:
         pieces, merges = read_byte_pairs(paths[0], paths[1])
         with located(f"{paths[0]} and {os.path.basename(paths[1])}"):
-            tokenizer = BytePairTokenizer(pieces, merges)
             if not checksums:  # and pieces that were added to the vocabulary before it was saved are not known
                 check_merges(pieces, merges, most=_MOST_ADDED * len(pieces))
-        return tokenizer
-    accents = strips_accents(settings.lower_case, settings.strip_accents)
-    return open_tokenizer(paths[0], dataclasses.replace(settings, strip_accents=accents))
+            return BytePairTokenizer(pieces, merges, **named)
+    create: Callable[..., BaseTokenizer] = kind
+    return create(*paths, **named)

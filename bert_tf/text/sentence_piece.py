@@ -4,7 +4,7 @@ import contextlib
 import functools
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -19,7 +19,7 @@ from bert_tf.text.subwords import SubwordTokenizer
 from bert_tf.text.tf_text import SentencePiece
 from bert_tf.text.trie import build_trie
 from bert_tf.text.vocabulary import check_length
-from bert_tf.types import StrPath
+from bert_tf.types import Json, StrPath
 
 if TYPE_CHECKING:
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
@@ -61,6 +61,17 @@ def parse_model(model: bytes) -> "ModelProto":
     return proto
 
 
+def charsmap(replaced: Mapping[str, str]) -> bytes:
+    """A `precompiled_charsmap` that replaces these texts by others."""
+    pool, at = b"", dict[str, int]()
+    for text in dict.fromkeys(replaced.values()):
+        at[text] = len(pool)
+        pool += text.encode() + b"\0"
+    units = build_trie({text.encode(): at[replaced[text]] for text in sorted(replaced)})
+    units = np.pad(units, (0, -len(units) % 256)).astype("<u4")  # in whole blocks, as darts-clone makes them
+    return struct.pack("<I", units.nbytes) + units.tobytes() + pool
+
+
 @functools.cache
 def unchanging_charsmap() -> bytes:
     """A `precompiled_charsmap` that changes no text.
@@ -68,9 +79,7 @@ def unchanging_charsmap() -> bytes:
     Without one, SentencePiece's C++ prints a line wherever the model is loaded, in TF Serving, too. Newer versions
     refuse an empty trie, so this one replaces a single character by itself.
     """
-    units = build_trie({_SPACE.encode(): 0})
-    units = np.pad(units, (0, -len(units) % 256)).astype("<u4")  # in whole blocks, as darts-clone makes them
-    return struct.pack("<I", units.nbytes) + units.tobytes() + f"{_SPACE}\0".encode()
+    return charsmap({_SPACE: _SPACE})
 
 
 def with_ids(model: bytes, pieces: Sequence[str]) -> bytes:
@@ -159,7 +168,7 @@ class SentencePieceTokenizer(SubwordTokenizer):
         changes = lower_case, strip_accents, double_quotes
         self._normalizer = AlbertNormalizer(*changes) if any(changes) else None
 
-    def get_config(self) -> dict[str, bool]:
+    def get_config(self) -> Json:
         settings = {name: getattr(self, name) for name in self.SETTINGS}
         return {name: value for name, value in settings.items() if value}
 
@@ -201,10 +210,6 @@ class SentencePieceTokenizer(SubwordTokenizer):
     def _subset(self, ids: Sequence[int]) -> Self:
         pieces = self.vocab
         return type(self)(with_ids(self.model, [pieces[number] for number in ids]), **self.get_config())
-
-    def _trimmed(self, texts: tf.Tensor) -> tf.Tensor:
-        texts = super()._trimmed(texts)
-        return tf.strings.regex_replace(texts, "^ ", "") if self._adds_space else texts
 
     def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         texts = segments

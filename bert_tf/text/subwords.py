@@ -25,6 +25,7 @@ class SubwordTokenizer(BaseTokenizer):
     """A tokenizer whose pieces contain the white space before words: byte-level BPE and SentencePiece."""
 
     keeps_spaces = True
+    _adds_space = False  # before a text
 
     def __init__(self, pieces: Sequence[str], names: Specials, texts: Sequence[bytes]) -> None:
         """See `BaseTokenizer`.
@@ -103,7 +104,8 @@ class SubwordTokenizer(BaseTokenizer):
 
     def _trimmed(self, texts: tf.Tensor) -> tf.Tensor:
         # A piece may end within a character.
-        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+        return tf.strings.regex_replace(texts, "^ ", "") if self._adds_space else texts
 
     def _tokenize(
         self, text: tf.Tensor, special_tokens: bool, with_offsets: bool

@@ -3,12 +3,12 @@
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Self, TypeAlias
+from typing import Annotated, Self, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config.values import checked_arguments
+from bert_tf.config.values import Rule, checked_arguments
 from bert_tf.text.base import BERT, BaseTokenizer, rows_of
 from bert_tf.text.codepoints import SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS, is_punctuation, stand_ins
 from bert_tf.text.normalizer import Normalizer
@@ -21,12 +21,14 @@ from bert_tf.text.vocabulary import (
     vocabulary_text,
     warn_of_unreachable,
 )
-from bert_tf.types import Array, Strings, StrPath
+from bert_tf.types import Array, Json, Strings, StrPath
 
 # ids int32 [pieces], row_splits int64 [batch + 1], starts and ends int64 [pieces] in normalized text.
 _Tokens: TypeAlias = "tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]"
 
 MAX_WORD_CHARS = 200  # longer words become [UNK], as in google-research/bert
+LONGEST_WORD = 1_000_000  # of `max_input_chars_per_word`
+_NORMALIZER = ("lower_case", "strip_accents", "split_cjk")
 
 
 def _character_lengths() -> Array:
@@ -60,7 +62,7 @@ def _numbers(pieces: tuple[str, ...], split_cjk: bool) -> dict[str, int]:
 def _matches(word: str, numbers: Mapping[str, int]) -> Iterator[int]:
     """The ids of the longest pieces from the start of a word on, up to where none matches."""
     start = 0
-    while start < len(word) <= MAX_WORD_CHARS:
+    while start < len(word):
         prefix, stops = "##" if start else "", range(len(word), start, -1)
         stop = next((stop for stop in stops if prefix + word[start:stop] in numbers), None)
         if stop is None:
@@ -70,7 +72,7 @@ def _matches(word: str, numbers: Mapping[str, int]) -> Iterator[int]:
 
 
 @functools.lru_cache(maxsize=4)  # it takes 0.4 s, and programs make a tokenizer for each part that needs one
-def _wordpiece_models(pieces: tuple[str, ...], split_cjk: bool) -> tuple[Array, slice, Array]:
+def _wordpiece_models(pieces: tuple[str, ...], split_cjk: bool, limit: int) -> tuple[Array, slice, Array]:
     """A model of the WordPiece op for ordinary words, and the part of it that differs for long words: uint8.
 
     Both models are as large as the vocabulary and have only the limit not in common, so an export contains one of them.
@@ -79,8 +81,7 @@ def _wordpiece_models(pieces: tuple[str, ...], split_cjk: bool) -> tuple[Array, 
     # The op limits words by bytes. With a limit of 200 every word that might have more than 200 characters becomes
     # [UNK], which is how such words are found. Only batches with such a word are tokenized again, by the second model.
     ordinary, long_words = (
-        np.frombuffer(wordpiece_model(vocabulary, size, SPECIAL_STAND_INS[1]), np.uint8)
-        for size in (MAX_WORD_CHARS, 4 * MAX_WORD_CHARS)
+        np.frombuffer(wordpiece_model(vocabulary, size, SPECIAL_STAND_INS[1]), np.uint8) for size in (limit, 4 * limit)
     )
     (changed,) = np.nonzero(ordinary != long_words)
     part = slice(int(changed[0]), int(changed[-1]) + 1)
@@ -108,6 +109,7 @@ class Tokenizer(BaseTokenizer):
     """
 
     KIND, FILES = "wordpiece", ("vocab.txt",)
+    SETTINGS = (*_NORMALIZER, "max_input_chars_per_word")
 
     def __init__(
         self,
@@ -115,6 +117,7 @@ class Tokenizer(BaseTokenizer):
         lower_case: bool | None = None,
         strip_accents: bool | None = None,
         split_cjk: bool | None = None,
+        max_input_chars_per_word: Annotated[int, Rule(at_least=1, at_most=LONGEST_WORD)] = MAX_WORD_CHARS,
     ) -> None:
         """Builds the tokenizer.
 
@@ -128,12 +131,14 @@ class Tokenizer(BaseTokenizer):
             strip_accents: decompose the text (NFD; Hangul syllables too) and drop accents. By default never without
                 `lower_case`.
             split_cjk: make every CJK ideograph a separate word.
+            max_input_chars_per_word: longer words are [UNK]; 200 in google-research/bert, 100 in Transformers.
         """
         if isinstance(vocab, (str, os.PathLike)):
             pieces = read_vocabulary(vocab)
         else:
             pieces = list(vocab)
             check_vocabulary(pieces)
+        self.max_input_chars_per_word = max_input_chars_per_word
         super().__init__(pieces, BERT, [piece.startswith("##") for piece in pieces])
         settings = decided(pieces, lower_case, strip_accents, split_cjk)
         warn_of_unreachable(pieces, settings)
@@ -141,7 +146,9 @@ class Tokenizer(BaseTokenizer):
         self.lower_case = self._normalizer.lower_case
         self.strip_accents = self._normalizer.strip_accents
         self.split_cjk = self._normalizer.split_cjk
-        ordinary, self._changed, long_words = _wordpiece_models(tuple(pieces), self.split_cjk)
+        ordinary, self._changed, long_words = _wordpiece_models(
+            tuple(pieces), self.split_cjk, self.max_input_chars_per_word
+        )
         with tf.init_scope():  # the buffers are constants, even if a tokenizer is created inside a graph
             self._ordinary_model, self._for_long_words = tf.constant(ordinary), tf.constant(long_words)
             self._stands_alone = tf.constant(
@@ -149,9 +156,10 @@ class Tokenizer(BaseTokenizer):
             )
             self._character_lengths = tf.constant(_character_lengths())
 
-    def get_config(self) -> dict[str, bool]:
-        """Keyword arguments that, with the vocabulary, create the same tokenizer."""
-        return {"lower_case": self.lower_case, "strip_accents": self.strip_accents, "split_cjk": self.split_cjk}
+    def get_config(self) -> Json:
+        settings = {name: getattr(self, name) for name in self.SETTINGS}
+        # Versions before this setting open what has its default.
+        return {name: value for name, value in settings.items() if value != MAX_WORD_CHARS}
 
     def unreachable(self) -> str:
         return unreachable(self.vocab, self.get_config())
@@ -159,7 +167,7 @@ class Tokenizer(BaseTokenizer):
     def contents(self) -> tuple[bytes, ...]:
         return (vocabulary_text(self.vocab).encode(),)
 
-    def __reduce__(self) -> tuple[Callable[..., Self], tuple[list[str], dict[str, bool]]]:
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[list[str], Json]]:
         return type(self)._derived, (self.vocab, self.get_config())
 
     def pieces_of(self, strings: Strings) -> set[int]:
@@ -174,7 +182,8 @@ class Tokenizer(BaseTokenizer):
         rows, texts = np.searchsorted(row_splits, unknown, side="right") - 1, normalized.numpy()
         words = {texts[row][starts[at] : ends[at]] for row, at in zip(rows, unknown, strict=True)}
         numbers = _numbers(tuple(self.vocab), self.split_cjk) if words else {}
-        return set(np.unique(ids).tolist()).union(*(_matches(word.decode(), numbers) for word in words))
+        matched = (word for word in map(bytes.decode, words) if len(word) <= self.max_input_chars_per_word)
+        return set(np.unique(ids).tolist()).union(*(_matches(word, numbers) for word in matched))
 
     def _needed_pieces(self, used: set[int], characters: bool) -> set[int]:
         # At each place in a word, the longest piece that matches is taken. In a part of the vocabulary that has it, it
@@ -187,9 +196,9 @@ class Tokenizer(BaseTokenizer):
         return self._derived([pieces[number] for number in ids], self.get_config())
 
     @classmethod
-    def _derived(cls, pieces: Sequence[str], settings: Mapping[str, bool]) -> Self:
+    def _derived(cls, pieces: Sequence[str], settings: Json) -> Self:
         """A tokenizer of another one's pieces, of which that one has warned."""
-        warn_of_unreachable(pieces, settings, silent=True)
+        warn_of_unreachable(pieces, {name: settings[name] for name in _NORMALIZER}, silent=True)
         return cls(pieces, **settings)
 
     def tokenize(self, strings: Strings, special_tokens: bool = False) -> tf.RaggedTensor:
@@ -270,11 +279,11 @@ class Tokenizer(BaseTokenizer):
         """Text without invalid bytes, the normalizer's offsets into it, and the tokens (see `_Tokens`)."""
         text, normalized, *offsets = self._normalizer.normalize(strings, special_tokens, with_offsets)
         tokens = _, _, starts, ends = wordpiece(normalized, self._ordinary_model)
-        any_long = tf.reduce_any(ends - starts > MAX_WORD_CHARS)
+        any_long = tf.reduce_any(ends - starts > self.max_input_chars_per_word)
         return text, offsets, *tf.cond(any_long, lambda: self._with_long_words(normalized), lambda: tokens)
 
     def _with_long_words(self, normalized: tf.Tensor) -> _Tokens:
-        """Tokenizes with each word of more than 200 characters as [UNK]; the op itself does so above 800 bytes."""
+        """Tokenizes with each word that is too long as [UNK]; the op itself does so above four bytes a character."""
         before, after = self._ordinary_model[: self._changed.start], self._ordinary_model[self._changed.stop :]
         model = tf.concat([before, self._for_long_words, after], 0)
         ids, row_splits, starts, ends = wordpiece(normalized, model)
@@ -282,11 +291,11 @@ class Tokenizer(BaseTokenizer):
         firsts = tf.where(is_first)[:, 0]  # [words]
         lasts = tf.concat([firsts, tf.size(ids, tf.int64)[tf.newaxis]], axis=0)[1:] - 1
         word_starts, word_ends = tf.gather(starts, firsts), tf.gather(ends, lasts)
-        long_words = tf.where(word_ends - word_starts > MAX_WORD_CHARS)[:, 0]
+        long_words = tf.where(word_ends - word_starts > self.max_input_chars_per_word)[:, 0]
         begins = tf.gather(word_starts, long_words)
         rows = tf.searchsorted(row_splits, tf.gather(firsts, long_words), side="right", out_type=tf.int64) - 1
         words = tf.strings.substr(tf.gather(normalized, rows), begins, tf.gather(word_ends, long_words) - begins)
-        too_long = tf.strings.length(words, "UTF8_CHAR") > MAX_WORD_CHARS
+        too_long = tf.strings.length(words, "UTF8_CHAR") > self.max_input_chars_per_word
         capped_word = tf.scatter_nd(long_words[:, tf.newaxis], too_long, tf.shape(firsts, tf.int64))
         word_of_piece = tf.cumsum(tf.cast(is_first, tf.int64)) - 1
         capped_piece = tf.gather(capped_word, word_of_piece)

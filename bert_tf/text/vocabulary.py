@@ -20,8 +20,9 @@ MAX_PIECE_CHARACTERS = 1000
 # Pieces that a setting hides are ignored up to this share: they may have been added later.
 _STRAY = 0.001
 _WARNED = set[int]()  # hashes of pieces with settings
-# A space before a word, in SentencePiece and in byte-level BPE.
-_SPACES, _MOST_SPACED = ("\u2581", "\u0120"), 0.05
+# A space before a word, in SentencePiece and in byte-level BPE; the end of a word, or its going on, in other BPE.
+_SPACES, _ENDS = ("\u2581", "\u0120"), ("</w>", "@@")
+_MOST_FOREIGN = 0.05  # share of pieces with such marks that WordPiece may have
 
 
 def read_vocabulary(path: StrPath) -> list[str]:
@@ -87,6 +88,12 @@ def check_vocabulary(pieces: Sequence[str], source: str = "the vocabulary") -> N
             f"{spaced[0]!r}, and none with ##; expected WordPiece: use the .model, or vocab.json and merges.txt, of "
             "this vocabulary"
         )
+    if marked := _foreign(pieces, [piece for piece in pieces if piece.endswith(_ENDS)]):
+        raise DataError(
+            f"{source}: {len(marked):,} of its {len(pieces):,} pieces end with {_ENDS[0]} or {_ENDS[1]}, such as "
+            f"{marked[0]!r}, and none begins with ##; expected WordPiece, whose pieces inside of words do: this is a "
+            "vocabulary of another kind of BPE, for which there is no tokenizer here"
+        )
     # Before single lines: of a file that is no vocabulary, these would be named.
     there = set(pieces)
     missing = [piece for piece in SPECIAL_PIECES if piece not in there]
@@ -128,9 +135,13 @@ def check_length(piece: str, number: int) -> None:
 
 def spaced_pieces(pieces: Sequence[str]) -> list[str]:
     """Those that begin with a space of SentencePiece or byte-level BPE; none if the vocabulary may be WordPiece."""
-    spaced = [piece for piece in pieces if piece.startswith(_SPACES)]
+    return _foreign(pieces, [piece for piece in pieces if piece.startswith(_SPACES)])
+
+
+def _foreign(pieces: Sequence[str], marked: list[str]) -> list[str]:
+    """The pieces with marks of another kind of vocabulary; none if the vocabulary may be WordPiece."""
     wordpiece = any(piece.startswith("##") for piece in pieces)
-    return spaced if len(spaced) > _MOST_SPACED * len(pieces) and not wordpiece else []
+    return marked if len(marked) > _MOST_FOREIGN * len(pieces) and not wordpiece else []
 
 
 def check_size(pieces: Sequence[str], expected: int, source: str) -> None:

@@ -64,6 +64,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         # RoBERTa models without vocabulary have been written here; for BERT, the file was forgotten.
         required=not family.counts_padding and not configs.lacks_tokenizer(settings),
     )
+    no_tokenizer = "" if tokenizer else "; ".join(warnings)
     padding = settings.get("pad_token_id")
     if tokenizer and padding is not None and padding != tokenizer.pad_id:
         effect = f"; positions count from {config.position_offset}, as it says" if family.counts_padding else ""
@@ -117,6 +118,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         no_vectors=no_vectors,
         no_head=no_head,
         tokenizer=tokenizer,
+        no_tokenizer=no_tokenizer,
         warnings=warnings + model.warnings,
         source_metadata={
             "format": FORMAT,

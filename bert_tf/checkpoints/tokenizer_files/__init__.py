@@ -55,6 +55,7 @@ _CLASSES: dict[str, _Kind] = {
     "CamembertTokenizer": sentence_piece,
     "AlbertTokenizer": sentence_piece,
     "KoBertTokenizer": sentence_piece,
+    "XLNetTokenizer": sentence_piece,
 }
 _ALGORITHMS: dict[str | None, _Kind] = {"WordPiece": wordpiece, "BPE": byte_pair, "Unigram": sentence_piece}
 # Of no use in another directory: old paths, and code that would be downloaded and run.
@@ -74,13 +75,16 @@ def read_tokenizer(
         required: whether it is an error if the directory has no tokenizer at all.
 
     Returns:
-        The tokenizer (None if it is not of a kind that is supported), and warnings.
+        The tokenizer, and warnings. If it is not of a kind that is supported, None, and a warning that says why, and
+        what to do.
 
     Raises:
         DataError: a file is damaged, or the vocabulary is not that of the model.
     """
     try:
-        files = TokenizerFiles.open(path, config, default_class=default_class, vocab_size=vocab_size)
+        files = TokenizerFiles.open(
+            path, config, default_class=default_class, known=_CLASSES.keys(), vocab_size=vocab_size
+        )
         kind = _kind(files)
         if not kind:
             if required:
@@ -89,7 +93,8 @@ def read_tokenizer(
             raise UnsupportedTokenizer("the directory has none")
         tokenizer = kind.read(files)
     except UnsupportedTokenizer as reason:
-        return None, [f"tokenizer: none, as {reason}; the ids must come from the model's own tokenizer"]
+        way_out = "put the vocab.txt or the .model file that it was made of beside it, or give the model ids"
+        return None, [f"tokenizer: none, as {reason}; {way_out}"]
     files.compare(tokenizer)
     return tokenizer, files.warnings
 
@@ -98,8 +103,6 @@ def _kind(files: TokenizerFiles) -> _Kind | None:
     """The kind of the tokenizer; None if the directory has none of the files that it needs."""
     name = files.name
     named = _CLASSES.get(name or "")
-    if name and not named and not files.generic:
-        raise UnsupportedTokenizer(f"{name} is not among the classes that are known here")
     if sentence_piece.has_merges(files):
         return sentence_piece
     if files.library:
@@ -110,7 +113,7 @@ def _kind(files: TokenizerFiles) -> _Kind | None:
     if sentence_piece.numbers_lines(files) or (files.generic and sentence_piece.found(files)):
         return sentence_piece
     if files.generic:
-        raise UnsupportedTokenizer(f"{name} needs a {LIBRARY}, which is not there")
+        raise UnsupportedTokenizer(f"{name} needs a {LIBRARY} or a .model file, which is not there")
     return next((kind for kind in ([named] if named else _KINDS) if any(map(files.has, kind.FILES))), None)
 
 

@@ -1,13 +1,10 @@
 """Byte-level BPE in a Hugging Face directory: vocab.json with merges.txt, or tokenizer.json of the type BPE."""
 
 from bert_tf.checkpoints.tokenizer_files.files import (
-    CONFIG,
     LIBRARY,
-    Known,
     TokenizerFiles,
     UnsupportedTokenizer,
     real_pieces,
-    require_known,
     write_library,
 )
 from bert_tf.errors import DataError, located
@@ -19,7 +16,7 @@ from bert_tf.types import Json
 FILES: tuple[str, ...] = BytePairTokenizer.FILES
 GENERATED = {"add_prefix_space"}  # by `write`, in tokenizer_config.json
 
-_PRE_TOKENIZERS: Known = {"ByteLevel": {"add_prefix_space": (False,), "use_regex": (True,)}}
+_ALGORITHM, _BYTE_LEVEL = "BPE", "ByteLevel"
 # Values of the model in tokenizer.json without an effect; no text is unknown to byte-level BPE.
 _MODEL = {
     "dropout": (None, 0),
@@ -35,9 +32,8 @@ def read(files: TokenizerFiles) -> BytePairTokenizer:
     Raises:
         UnsupportedTokenizer: text is split in other ways.
     """
-    if not files.generic and files.config.get("add_prefix_space"):
-        raise UnsupportedTokenizer(f"add_prefix_space is true in {CONFIG}, which puts a space before texts")
-    listed = _of_library(files) if files.library else None
+    usable = files.library and (files.algorithm == _ALGORITHM or not files.has(*FILES))
+    listed = _of_library(files) if usable else None
     stored = read_byte_pairs(*map(files.file, FILES)) if files.has(*FILES) else None
     if listed and stored and (stored[0][: len(listed[0])], stored[1]) != listed:
         files.differ(" and ".join(FILES))
@@ -50,20 +46,30 @@ def read(files: TokenizerFiles) -> BytePairTokenizer:
     source = f"{files.file(FILES[0])} and {FILES[1]}" if stored else files.file(LIBRARY)
     complete = files.completed(pieces, source, fill=True)
     with located(source):
-        tokenizer = BytePairTokenizer(complete, merges)
+        tokenizer = BytePairTokenizer(complete, merges, add_prefix_space=_adds_space(files))
         check_merges(pieces, merges, files.added())
+    normalizers, steps = map(files.components, ("normalizer", "pre_tokenizer"))
+    usual = [one.get("type") for one in steps] == [_BYTE_LEVEL] and steps[0].get("use_regex", True)
+    if normalizers or not (listed and usual):
+        files.compare_texts(tokenizer, beside=None if listed else " and ".join(FILES))
     return tokenizer
+
+
+def _adds_space(files: TokenizerFiles) -> bool:
+    """Whether a space is put before texts."""
+    if not files.generic:
+        return bool(files.config.get("add_prefix_space"))
+    steps = files.components("pre_tokenizer")
+    return any(one.get("add_prefix_space", True) for one in steps if one["type"] == _BYTE_LEVEL)
 
 
 def _of_library(files: TokenizerFiles) -> tuple[list[str], list[str]]:
     """The pieces and merges of tokenizer.json, as from `read_byte_pairs`."""
-    if files.algorithm != "BPE":
+    if files.algorithm != _ALGORITHM:
         raise UnsupportedTokenizer(f"{LIBRARY} holds {files.algorithm!r}, not byte-level BPE")
-    require_known(files.components("normalizer"), {}, "normalizes text by")
-    steps = files.components("pre_tokenizer")
-    require_known(steps, _PRE_TOKENIZERS, "splits text by")
-    if len(steps) != 1:
-        raise UnsupportedTokenizer(f"{LIBRARY} splits text by {len(steps)} steps, not by ByteLevel alone")
+    steps = [str(one.get("type")) for one in files.components("pre_tokenizer")]
+    if _BYTE_LEVEL not in steps:
+        raise UnsupportedTokenizer(f"{LIBRARY} splits text by {', '.join(steps) or 'nothing'}, not by {_BYTE_LEVEL}")
     for name, accepted in _MODEL.items():
         if files.model.get(name) not in accepted:
             raise UnsupportedTokenizer(f"{LIBRARY} has BPE with {name} {files.model[name]!r}")
@@ -76,15 +82,15 @@ def _of_library(files: TokenizerFiles) -> tuple[list[str], list[str]]:
 
 def write(path: str, tokenizer: BytePairTokenizer) -> Json:
     """Writes the vocabulary; returns the settings for tokenizer_config.json."""
-    real = BytePairTokenizer(real_pieces(tokenizer.vocab), tokenizer.merges)
+    real, prefix = BytePairTokenizer(real_pieces(tokenizer.vocab), tokenizer.merges), tokenizer.add_prefix_space
     if tokenizer.special_names == ROBERTA:
         real.save(path)
-        return {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": False}
+        return {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": prefix}
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     ids = {piece: number for number, piece in enumerate(real.vocab)}
     merges = [(first, second) for first, _, second in (merge.partition(" ") for merge in real.merges)]
     library = Tokenizer(models.BPE(ids, merges))
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     library.decoder = decoders.ByteLevel()
     return write_library(path, library, tokenizer)

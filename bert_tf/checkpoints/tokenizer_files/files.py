@@ -1,10 +1,12 @@
 """The files of a tokenizer in a Hugging Face directory, and what every kind of tokenizer needs of them."""
 
 import dataclasses
+import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict
 
+from bert_tf.checkpoints.tokenizer_files.comparison import differences, opened
 from bert_tf.checkpoints.tokenizer_files.templates import accepts, template
 from bert_tf.config.values import Rule
 from bert_tf.errors import DataError
@@ -23,15 +25,12 @@ GENERIC_CLASSES = {"PreTrainedTokenizer", "TokenizersBackend"}
 SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of `Specials`
 # In the order in which Transformers appends those that a vocabulary lacks.
 _APPENDED = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_STEPS = ("normalizer", "pre_tokenizer")
 _VERSION = "1.0"  # of tokenizer.json
-# Tables are padded to a multiple of up to 256 rows, and tokenizers lose a few pieces. More are another vocabulary's.
-_MOST_UNUSED = 1000
+# Largest share of texts of ordinary words whose ids may differ from tokenizer.json's.
+_MOST_DIFFERENT = 0.1
 _SHOWN = 10  # added tokens in a warning
 _DIGITS = 9  # of an id: Python refuses to read thousands of them
-
-
-# Type of a component of tokenizer.json -> name of a setting -> its values, the default first.
-Known = Mapping[str, Mapping[str, Sequence[object]]]
 
 
 class UnsupportedTokenizer(Exception):
@@ -99,6 +98,7 @@ class TokenizerFiles:
         config: content of tokenizer_config.json, {} if there is none.
         library: content of tokenizer.json, None if there is none.
         name: class of the tokenizer, without "Fast" at its end; None if none is named.
+        generic: whether tokenizer.json says everything, as no class of Transformers that is known here is named.
         vocab_size: number of word embeddings.
         warnings: on what differs from Transformers, and on guesses; readers append to it.
     """
@@ -107,25 +107,36 @@ class TokenizerFiles:
     config: Json
     library: Json | None
     name: str | None
+    generic: bool
     vocab_size: int
     warnings: list[str] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def open(cls, path: str, config: Json, *, default_class: str | None, vocab_size: int) -> "TokenizerFiles":
-        """Reads tokenizer.json; `default_class` is the class if tokenizer_config.json names none."""
+    def open(
+        cls, path: str, config: Json, *, default_class: str | None, known: Collection[str], vocab_size: int
+    ) -> "TokenizerFiles":
+        """Reads tokenizer.json.
+
+        Args:
+            path, config, vocab_size: as the attributes.
+            default_class: class of the tokenizer if tokenizer_config.json names none.
+            known: classes that do what is known here, whatever tokenizer.json says.
+        """
         file, library = os.path.join(path, LIBRARY), None
         if os.path.exists(file):
             library = {**read_json(file, _Library)}
+            if not library.get("model"):  # only the special tokens of a .model beside it
+                library = None
+        if library:
             version = library.get("version", _VERSION)
             if version != _VERSION:
                 raise UnsupportedTokenizer(f"{LIBRARY} is of the version {version!r}, not {_VERSION!r}")
-        name = config.get("tokenizer_class") or default_class
-        return cls(path, config, library, name.removesuffix("Fast") if name else None, vocab_size)
-
-    @property
-    def generic(self) -> bool:
-        """Whether tokenizer.json says everything."""
-        return self.name in GENERIC_CLASSES
+        name = (config.get("tokenizer_class") or default_class or "").removesuffix("Fast") or None
+        generic = name is not None and name not in known
+        files = cls(path, config, library, name, generic, vocab_size)
+        if generic and name not in GENERIC_CLASSES:
+            files.warnings.append(f"tokenizer: {name} is not known here; what its files hold is read, not what it adds")
+        return files
 
     def file(self, name: str) -> str:
         """Path of a file."""
@@ -134,6 +145,14 @@ class TokenizerFiles:
     def has(self, *names: str) -> bool:
         """Whether all of these files exist."""
         return all(os.path.exists(self.file(name)) for name in names)
+
+    @functools.cached_property
+    def opened(self) -> "tokenizers.Tokenizer":
+        """tokenizer.json as the library opens it; raises UnsupportedTokenizer if it does not."""
+        try:
+            return opened(self.file(LIBRARY))
+        except DataError as error:
+            raise UnsupportedTokenizer(f"{error}; get the file again, or update the package") from None
 
     @property
     def model(self) -> Json:
@@ -169,7 +188,7 @@ class TokenizerFiles:
             )
         tokens = {int(number): token for number, token in decoder.items()}
         tokens |= {token["id"]: token for token in self.added_tokens}
-        if self.has("added_tokens.json"):
+        if self.has("added_tokens.json") and not decoder:  # otherwise Transformers does not read it
             for content, number in read_json(self.file("added_tokens.json"), dict[str, _Id]).items():
                 tokens[number] = {**tokens.get(number, {}), "content": content}
         return tokens
@@ -195,8 +214,9 @@ class TokenizerFiles:
         Args:
             pieces: by id.
             source: where they come from, for errors.
-            fill: whether special tokens that files only name, and then pieces that no text has, may follow. Not if the
-                ids are numbers of lines: the missing line may be anywhere.
+            fill: whether special tokens that files only name, and then pieces that no text has, may follow: tables are
+                padded, or have the rows of a default. Not if the ids are numbers of lines: the missing line may be
+                anywhere.
         """
         complete = list(pieces)
         added = self._append_added(complete)
@@ -208,9 +228,9 @@ class TokenizerFiles:
                 "before everything else"
             )
         missing = self.vocab_size - len(complete)
-        if fill and 0 < missing <= _MOST_UNUSED:
+        if fill and missing > 0:
             self.warnings.append(
-                f"tokenizer: {missing} of the {self.vocab_size:,} word embeddings have no piece in {source}; no text "
+                f"tokenizer: {missing:,} of the {self.vocab_size:,} word embeddings have no piece in {source}; no text "
                 "uses them"
             )
             complete += [_unused(number) for number in range(len(complete), self.vocab_size)]
@@ -265,6 +285,35 @@ class TokenizerFiles:
             result[source] = {name: one for name, one in tokens.items() if isinstance(one, str)}
         return result
 
+    def compare_texts(self, tokenizer: BaseTokenizer, *, beside: str | None = None) -> None:
+        """Appends a warning on the kinds of texts whose ids differ from tokenizer.json's, if any.
+
+        Args:
+            tokenizer: to compare.
+            beside: name of the file that the tokenizer was read from instead.
+
+        Raises:
+            UnsupportedTokenizer: ordinary texts differ, and the tokenizer was read from tokenizer.json.
+        """
+        if not self.library:
+            return
+        try:
+            library = self.opened
+        except UnsupportedTokenizer as reason:
+            if not beside:
+                raise
+            self.warnings.append(f"tokenizer: {beside} is used, as {reason}")
+            return
+        ordinary, kinds = differences(tokenizer, library)
+        if ordinary > _MOST_DIFFERENT and not beside:
+            steps = [str(one.get("type")) for part in _STEPS for one in self.components(part)]
+            raise UnsupportedTokenizer(
+                f"{LIBRARY} splits {ordinary:.0%} of ordinary texts in other ways ({', '.join(steps)})"
+            )
+        if kinds:
+            used = f"{beside} is used, which segments" if beside else "it segments"
+            self.warnings.append(f"tokenizer: {used} some texts otherwise than {LIBRARY}: {', '.join(kinds)}")
+
     def compare(self, tokenizer: BaseTokenizer) -> None:
         """Appends warnings on special tokens of other names, and of another order around a text."""
         for source, names in self._special_names().items():
@@ -275,8 +324,13 @@ class TokenizerFiles:
                     )
         processor = (self.library or {}).get("post_processor")
         if processor and not accepts(_flat(processor, "processors"), tokenizer.special_names):
-            shown = " ".join("text" if name == "$A" else name for name, _ in template(tokenizer.special_names)[0])
-            self.warnings.append(f"tokenizer: the post_processor of {LIBRARY} is not applied; a text is {shown}")
+            text, pair = (
+                " ".join("text" if name.startswith("$") else name for name, _ in part)
+                for part in template(tokenizer.special_names)
+            )
+            self.warnings.append(
+                f"tokenizer: the post_processor of {LIBRARY} is not applied; a text is {text}, a pair is {pair}"
+            )
 
 
 def _flat(part: Json | None, name: str) -> list[Json]:
@@ -296,23 +350,6 @@ def real_pieces(pieces: Sequence[str]) -> list[str]:
     while count and pieces[count - 1] == _unused(count - 1):
         count -= 1
     return list(pieces[:count])
-
-
-def require_known(components: Iterable[Json], known: Known, part: str) -> None:
-    """Raises UnsupportedTokenizer, with the name, for a component of tokenizer.json or a setting that is not known.
-
-    Args:
-        components: from `TokenizerFiles.components`.
-        known: what is known of them.
-        part: what they do, in a sentence.
-    """
-    for one in components:
-        kind = str(one.get("type"))
-        if kind not in known:
-            raise UnsupportedTokenizer(f"{LIBRARY} {part} {kind}, which is not known here")
-        for name, values in known[kind].items():
-            if one.get(name, values[0]) not in values:
-                raise UnsupportedTokenizer(f"{LIBRARY} {part} {kind} with {name} {one[name]!r}, not {values[0]!r}")
 
 
 def write_library(

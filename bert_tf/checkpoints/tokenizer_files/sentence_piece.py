@@ -10,14 +10,13 @@ import glob
 import os
 from typing import TYPE_CHECKING
 
+from bert_tf.checkpoints.tokenizer_files.comparison import spaces
 from bert_tf.checkpoints.tokenizer_files.files import (
     CONFIG,
     LIBRARY,
-    Known,
     TokenizerFiles,
     UnsupportedTokenizer,
     real_pieces,
-    require_known,
     write_library,
 )
 from bert_tf.errors import ConfigError, DataError, located
@@ -27,6 +26,7 @@ from bert_tf.text.sentence_piece import (
     BYTE,
     SentencePieceTokenizer,
     albert_tokenizer,
+    charsmap,
     ends_in_number,
     parse_model,
     read_model,
@@ -46,7 +46,6 @@ FILES: tuple[str, ...] = (_FAIRSEQ, _SPIECE, _PLAIN)
 GENERATED = {"add_prefix_space", "do_lower_case", "keep_accents"}  # by `write`, in tokenizer_config.json
 
 _SPACE = "\u2581"  # SentencePiece's for a space
-_WHITE_SPACE = "\t\n\u3000"
 _VOCABULARY = "vocab.txt"
 _XLM_R, _CAMEMBERT, _ALBERT = "XLMRobertaTokenizer", "CamembertTokenizer", "AlbertTokenizer"
 _ALBERT_UNKNOWN = 1  # the id of <unk> in Transformers' class
@@ -58,20 +57,8 @@ _BEFORE: dict[str, list[Json]] = {
     "strip_accents": [{"type": "NFKD"}, {"type": "StripAccents"}],
     "lower_case": [{"type": "Lowercase"}],
 }
-_NORMALIZERS: Known = {
-    "Precompiled": {},
-    "Strip": {"strip_right": (True,)},
-    "Replace": {"pattern": ({"Regex": " {2,}"},), "content": (" ", _SPACE)},
-}
-_PRE_TOKENIZERS: Known = {
-    "WhitespaceSplit": {},
-    "Metaspace": {
-        "replacement": (_SPACE,),
-        "prepend_scheme": ("always",),
-        "add_prefix_space": (True,),
-        "split": (True,),
-    },
-}
+# Classes that change texts as ALBERT does, and whether they lower-case by default.
+_LOWER_CASES = {_ALBERT: True, "XLNetTokenizer": False}
 
 
 def found(files: TokenizerFiles) -> str | None:
@@ -99,15 +86,13 @@ def read(files: TokenizerFiles) -> SentencePieceTokenizer:
     Raises:
         UnsupportedTokenizer: text is split in other ways.
     """
-    settings = _settings(files)
-    made = _of_library(files) if files.library and not has_merges(files) else None
-    name, model, source = found(files), None, files.file(LIBRARY)
-    if name:
-        model, source = _stored(files, name), files.file(name)
-    if made and not (model and _same(model, made)):
-        if name:
-            files.differ(name)
-        model, source = made, files.file(LIBRARY)
+    settings, name = _settings(files), found(files)
+    stored = _stored(files, name) if name else None
+    made = _of_library(files) if files.library and (files.algorithm == "Unigram" or not name) else None
+    if stored and made and not _same(stored, made):
+        files.differ(str(name))
+        stored = None
+    model, source = (stored, files.file(str(name))) if stored else (made, files.file(LIBRARY))
     if model is None:
         raise DataError(f"{files.path}: neither {FILES[0]} nor {LIBRARY}; download the one of this model")
     with located(source):
@@ -115,25 +100,24 @@ def read(files: TokenizerFiles) -> SentencePieceTokenizer:
     complete = files.completed(pieces, source, fill=True)
     with located(source):
         model = with_ids(model, complete) if complete != pieces else model
-        if files.name == _ALBERT:  # a generic class keeps the pieces that ALBERT splits
+        if files.name in _LOWER_CASES:  # a generic class keeps the pieces that ALBERT splits
             tokenizer = albert_tokenizer(model, settings["lower_case"], settings["strip_accents"])
         else:
             tokenizer = SentencePieceTokenizer(model, **settings)
-    splits = any(one["type"] == "WhitespaceSplit" for one in files.components("pre_tokenizer"))
-    if splits and tokenizer.tokenize(_WHITE_SPACE).values.shape[0]:
-        raise UnsupportedTokenizer(f"{LIBRARY} splits text by WhitespaceSplit, and does not normalize white space")
+    if _split(files)[0] == settings:
+        files.compare_texts(tokenizer, beside=name if stored else None)
     return tokenizer
 
 
 def _settings(files: TokenizerFiles) -> dict[str, bool]:
     """What is done with texts before SentencePiece: arguments of `SentencePieceTokenizer`."""
     library = _split(files)[0]
-    if files.name != _ALBERT:
+    if files.name not in _LOWER_CASES:
         return library
     config = {
         "double_quotes": True,
         "strip_accents": not files.config.get("keep_accents"),
-        "lower_case": files.config.get("do_lower_case") is not False,
+        "lower_case": files.config.get("do_lower_case", _LOWER_CASES[files.name]) is not False,
     }
     if files.library and library != config:
         files.warnings.append(
@@ -145,7 +129,7 @@ def _settings(files: TokenizerFiles) -> dict[str, bool]:
 def _split(files: TokenizerFiles) -> tuple[dict[str, bool], list[Json]]:
     """The normalizers of tokenizer.json: those before the model's, as settings, and the rest."""
     settings, rest = dict.fromkeys(_BEFORE, False), files.components("normalizer")
-    known = _BEFORE if files.generic or files.name == _ALBERT else {}  # other classes do nothing of it
+    known = _BEFORE if files.generic or files.name in _LOWER_CASES else {}  # other classes do nothing of it
     for name, normalizers in known.items():
         settings[name] = rest[: len(normalizers)] == normalizers
         rest = rest[settings[name] * len(normalizers) :]
@@ -194,22 +178,15 @@ def _pieces(proto: "ModelProto") -> list[str]:
 
 
 def _same(one: bytes, other: bytes) -> bool:
-    """Whether two models normalize text alike, and have the same pieces, with the same scores, at the same ids."""
-    protos = [parse_model(model) for model in (one, other)]
-    first, second = (
-        (
-            _pieces(proto),
-            [
-                piece.score
-                for piece in proto.pieces
-                # Transformers 4 gave those of ALBERT other scores in tokenizer.json, so that no text has them.
-                if piece.type == proto.SentencePiece.NORMAL and not ends_in_number(piece.piece)
-            ],
-            proto.normalizer_spec.precompiled_charsmap,
-        )
-        for proto in protos
-    )
-    return first == second
+    """Whether two models have the same pieces, with the same scores, at the same ids."""
+    first, second = (parse_model(model).pieces for model in (one, other))
+
+    def equal(piece: "ModelProto.SentencePiece", others: "ModelProto.SentencePiece") -> bool:
+        # Transformers 4 gave pieces that ALBERT splits other scores in tokenizer.json, so that no text has them.
+        scored = piece.type == others.type == piece.NORMAL and not ends_in_number(piece.piece)
+        return piece.piece == others.piece and (piece.score == others.score or not scored)
+
+    return len(first) == len(second) and all(map(equal, first, second))
 
 
 def _of_library(files: TokenizerFiles) -> bytes:
@@ -218,7 +195,9 @@ def _of_library(files: TokenizerFiles) -> bytes:
 
     if files.algorithm != "Unigram":
         raise UnsupportedTokenizer(f"{LIBRARY} holds {files.algorithm!r}, not Unigram")
-    _require_sentence_piece(files)
+    splitters = [str(one.get("type")) for one in files.components("pre_tokenizer")]
+    if "Metaspace" not in splitters:
+        raise UnsupportedTokenizer(f"{LIBRARY} splits text by {', '.join(splitters) or 'nothing'}, not by Metaspace")
     file, proto = files.file(LIBRARY), ModelProto()
     vocab = checked(files.model.get("vocab") or [], list[tuple[str, float]], file, "model.vocab")
     unknown = files.model.get("unk_id")
@@ -228,9 +207,13 @@ def _of_library(files: TokenizerFiles) -> bytes:
     proto.trainer_spec.byte_fallback = bool(files.model.get("byte_fallback"))
     proto.normalizer_spec.add_dummy_prefix = True  # what Metaspace does; spaces are SentencePiece's defaults
     kinds = proto.SentencePiece
-    apart = {token["content"] for token in files.added_tokens}.union(_CAMEMBERT_FIRST)
+    # Transformers 5 lists the user-defined pieces of a .model file as added tokens that are not special.
+    added = {
+        token["content"]: kinds.CONTROL if token.get("special", True) else kinds.USER_DEFINED
+        for token in files.added_tokens
+    } | dict.fromkeys(_CAMEMBERT_FIRST, kinds.CONTROL)
     for number, (piece, score) in enumerate(vocab):
-        kind = kinds.UNKNOWN if number == unknown else kinds.CONTROL if piece in apart else kinds.NORMAL
+        kind = kinds.UNKNOWN if number == unknown else added.get(piece, kinds.NORMAL)
         if proto.trainer_spec.byte_fallback and BYTE.fullmatch(piece):
             kind = kinds.BYTE
         elif kind == kinds.NORMAL and _SPACE in piece[1:]:  # texts are split at spaces
@@ -242,22 +225,9 @@ def _of_library(files: TokenizerFiles) -> bytes:
                 proto.normalizer_spec.precompiled_charsmap = base64.b64decode(one.get("precompiled_charsmap") or "")
             except (TypeError, ValueError):
                 raise DataError(f"{file}: precompiled_charsmap is not base64; get the file again") from None
+    if not proto.normalizer_spec.precompiled_charsmap and (others := spaces(files.opened)):
+        proto.normalizer_spec.precompiled_charsmap = charsmap(dict.fromkeys(others, " "))
     return proto.SerializeToString()
-
-
-def _require_sentence_piece(files: TokenizerFiles) -> None:
-    """Raises UnsupportedTokenizer if tokenizer.json changes text in other ways than SentencePiece."""
-    (_, normalizers), splitters = _split(files), files.components("pre_tokenizer")
-    require_known(normalizers, _NORMALIZERS, "normalizes text by")
-    require_known(splitters, _PRE_TOKENIZERS, "splits text by")
-    order = [one["type"] for one in normalizers]
-    if order != [kind for kind in _NORMALIZERS if kind in order]:
-        raise UnsupportedTokenizer(f"{LIBRARY} normalizes text by {', '.join(order)}, in this order")
-    splits = [one["type"] for one in splitters]
-    if splits not in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
-        raise UnsupportedTokenizer(f"{LIBRARY} splits text by {', '.join(splits) or 'nothing'}, not by Metaspace")
-    if splits == ["Metaspace"] and not {"Strip", "Replace"} <= set(order):
-        raise UnsupportedTokenizer(f"{LIBRARY} keeps extra spaces, as it has no Strip and Replace before Metaspace")
 
 
 def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:

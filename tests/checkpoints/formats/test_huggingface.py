@@ -864,7 +864,8 @@ def test_the_vocabulary_is_found_in_tokenizer_json(tmp_path, tensors):
     tokenizer_config(tmp_path, tokenizer_class="PreTrainedTokenizerFast")
     checkpoint = huggingface.read(path)
     assert checkpoint.tokenizer.vocab == PIECES
-    assert checkpoint.tokenizer.get_config() == {"lower_case": False, "strip_accents": True, "split_cjk": False}
+    settings = {"lower_case": False, "strip_accents": True, "split_cjk": False, "max_input_chars_per_word": 100}
+    assert checkpoint.tokenizer.get_config() == settings
 
 
 @pytest.mark.parametrize(
@@ -916,10 +917,9 @@ def test_added_tokens_with_a_gap_are_refused(tmp_path, tensors):
 @pytest.mark.parametrize(
     "kind, reason",
     [
-        ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "normalizes text by BertNormalizer"),
-        ({"model": {"type": "Unigram", "vocab": []}}, "normalizes text by BertNormalizer"),
+        ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "splits text by BertPreTokenizer"),
+        ({"model": {"type": "Unigram", "vocab": []}}, "splits text by BertPreTokenizer"),
         ({"model": {"type": "WordLevel", "vocab": {}}}, "'WordLevel', not WordPiece, BPE or Unigram"),
-        ({"type": "Lowercase"}, "Lowercase and BertPreTokenizer"),
     ],
 )
 def test_a_model_with_an_unsupported_tokenizer_is_read_without_one(tmp_path, tensors, kind, reason):
@@ -929,6 +929,8 @@ def test_a_model_with_an_unsupported_tokenizer_is_read_without_one(tmp_path, ten
     checkpoint = huggingface.read(path)
     assert checkpoint.tokenizer is None
     assert any(reason in note for note in checkpoint.warnings)
+    with raises(DataError, path, reason, "vocab.txt or the .model"):
+        checkpoint.tokenizer_of_text(path)
 
 
 def test_a_model_whose_tokenizer_class_splits_words_differently_is_read_without_one(tmp_path, tensors):
@@ -936,14 +938,14 @@ def test_a_model_whose_tokenizer_class_splits_words_differently_is_read_without_
     tokenizer_config(tmp_path, tokenizer_class="BertJapaneseTokenizer")
     checkpoint = huggingface.read(path)
     assert checkpoint.tokenizer is None
-    assert any("BertJapaneseTokenizer is not among the classes" in note for note in checkpoint.warnings)
+    assert any("BertJapaneseTokenizer needs a tokenizer.json or a .model" in note for note in checkpoint.warnings)
 
 
 def test_a_tokenizer_json_of_another_length_is_refused(tmp_path, tensors):
     path = write(tmp_path, tensors)
     (tmp_path / "vocab.txt").unlink()
-    fast_tokenizer(tmp_path, PIECES[:-1])
-    with raises(DataError, "tokenizer.json", len(PIECES) - 1, len(PIECES)):
+    fast_tokenizer(tmp_path, [*PIECES, "another"])
+    with raises(DataError, "tokenizer.json", len(PIECES) + 1, len(PIECES)):
         huggingface.read(path)
 
 

@@ -7,7 +7,17 @@ import pytest
 from bert_tf.checkpoints.tokenizer_files.files import real_pieces
 from bert_tf.errors import DataError
 from bert_tf.text.byte_pair import BytePairTokenizer
-from tests.checkpoints.tokenizer_files.directories import TEXTS, UNSEEN, assert_same_ids, edit, read, rewritten, write
+from bert_tf.text.kinds import saved_tokenizer
+from tests.checkpoints.tokenizer_files.directories import (
+    TEXTS,
+    UNSEEN,
+    assert_same_ids,
+    edit,
+    kinds,
+    read,
+    rewritten,
+    write,
+)
 from tests.errors import raises
 from tests.learned import SIZE, TOKENIZERS
 
@@ -131,12 +141,7 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": Tr
 @pytest.mark.parametrize(
     ("keys", "value", "names"),
     [
-        (["pre_tokenizer", "add_prefix_space"], True, ["ByteLevel", "add_prefix_space True"]),
-        (["pre_tokenizer", "use_regex"], False, ["ByteLevel", "use_regex False"]),
-        (["pre_tokenizer"], {"type": "Sequence", "pretokenizers": [SPLIT, BYTE_LEVEL]}, ["splits text by Split"]),
-        (["pre_tokenizer"], None, ["splits text by 0 steps"]),
-        (["normalizer"], {"type": "NFC"}, ["normalizes text by NFC"]),
-        (["normalizer"], {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}, ["Lowercase"]),
+        (["pre_tokenizer"], None, ["splits text by nothing"]),
         (["model", "dropout"], 0.1, ["dropout 0.1"]),
         (["model", "ignore_merges"], True, ["ignore_merges True"]),
         (["model", "continuing_subword_prefix"], "##", ["continuing_subword_prefix '##'"]),
@@ -151,17 +156,75 @@ def test_what_splits_text_in_other_ways_is_read_without_a_tokenizer(library, key
     assert tokenizer is None and warning.startswith(UNSEEN) and all(name in warning for name in names)
 
 
-@pytest.mark.parametrize("name", ["GPT2Tokenizer", "XLNetTokenizer", "DebertaTokenizerFast"])
-def test_classes_that_are_not_known_are_named(library, name):
+@pytest.mark.parametrize(
+    ("keys", "value", "named"),
+    [
+        (["pre_tokenizer"], {"type": "Sequence", "pretokenizers": [SPLIT, BYTE_LEVEL]}, {"numbers"}),
+        (["pre_tokenizer", "use_regex"], False, {"spaces around special tokens"}),
+        (["normalizer"], {"type": "NFC"}, {"decomposed Hangul"}),
+        (["normalizer"], {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}, {"capital letters"}),
+    ],
+)
+def test_forms_that_change_some_texts_are_read_and_these_are_named(library, keys, value, named):
+    edit(library, "tokenizer.json", *keys, value=value)
+    tokenizer, [warning] = read(library, SIZE)
+    assert tokenizer.tokenize(TEXTS).to_list() == byte_pair().tokenize(TEXTS).to_list()
+    assert named <= kinds([warning])
+    assert not kinds([warning]) & {"words in Latin", "emoji"}
+
+
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "DebertaTokenizerFast"])
+def test_classes_that_are_not_known_are_named_and_their_tokenizer_json_is_read(library, name):
     edit(library, "tokenizer_config.json", "tokenizer_class", value=name)
     tokenizer, [warning] = read(library, SIZE)
-    assert tokenizer is None and name.removesuffix("Fast") in warning
+    assert tokenizer.vocab == byte_pair().vocab and name.removesuffix("Fast") in warning
 
 
-def test_a_space_before_texts_is_not_left_out_in_silence(files):
-    write(files, "tokenizer_config.json", {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True})
-    tokenizer, [warning] = read(files, SIZE)
-    assert tokenizer is None and "add_prefix_space" in warning
+def test_a_class_of_another_kind_than_tokenizer_json_is_refused(library):
+    edit(library, "tokenizer_config.json", "tokenizer_class", value="XLNetTokenizer")
+    tokenizer, [warning] = read(library, SIZE)
+    assert tokenizer is None and warning.startswith(UNSEEN) and "'BPE', not Unigram" in warning
+
+
+@pytest.mark.parametrize("name", ["RobertaTokenizer", "PreTrainedTokenizerFast"])
+def test_a_space_before_texts_is_put_there_as_by_transformers(files, library, tmp_path, name):
+    config = {"tokenizer_class": name, "add_prefix_space": True}
+    path = files if name == "RobertaTokenizer" else library
+    write(path, "tokenizer_config.json", config)
+    if path == library:
+        edit(library, "tokenizer.json", "pre_tokenizer", "add_prefix_space", value=True)
+    theirs = getattr(transformers, name).from_pretrained(path, add_prefix_space=True)
+    tokenizer, warnings = read(path, SIZE)
+    assert not warnings and tokenizer.add_prefix_space
+    texts = [*TEXTS, "the", "\nthe", "\u3000the", "😀"]
+    assert_same_ids(tokenizer, theirs, texts)
+    assert_same_ids(tokenizer, rewritten(tokenizer, tmp_path / "again", "roberta"), texts)
+    masked = ["a<mask>b", "<mask>the the", "the<mask>"]
+    expected = theirs(masked, add_special_tokens=False)["input_ids"]
+    assert tokenizer.tokenize(masked, special_tokens=True).to_list() == expected
+    with_space = [" ".join(("", *text.split())) for text in texts]
+    plain = BytePairTokenizer(tokenizer.vocab, tokenizer.merges)
+    assert tokenizer.tokenize(with_space).to_list() == plain.tokenize(with_space).to_list()
+
+    (tmp_path / "own").mkdir()
+    tokenizer.save(tmp_path / "own")
+    again = saved_tokenizer(str(tmp_path / "own"), tokenizer.description, tokenizer.checksums, "config.json")
+    assert again.tokenize(texts).to_list() == tokenizer.tokenize(texts).to_list()
+    assert tokenizer.detokenize(tokenizer.tokenize(["the film"])).numpy().tolist() == [b"the film"]
+
+
+def test_offsets_do_not_count_the_space_that_is_put_before_texts():
+    tokenizer = BytePairTokenizer(byte_pair().vocab, byte_pair().merges, add_prefix_space=True)
+    texts = [text for text in TEXTS if text.isascii() and text.strip()] + ["zqzq", "한국어"]
+    ids, starts, ends = (values.to_list() for values in tokenizer.tokenize_with_offsets(texts))
+    for row, text in enumerate(texts):
+        covered = {at for start, end in zip(starts[row], ends[row], strict=True) for at in range(start, end)}
+        encoded = text.encode()
+        assert covered >= {at for at in range(len(encoded)) if not encoded[at : at + 1].isspace()}
+        if text.isascii():
+            for number, start, end in zip(ids[row], starts[row], ends[row], strict=True):
+                # The space alone, if no piece begins with it, is part of the first character.
+                assert encoded[start:end].strip() == tokenizer.texts[number].strip() or (start, end) == (0, 1)
 
 
 def test_a_damaged_vocabulary_is_one_line(files):
@@ -190,11 +253,24 @@ def test_a_damaged_vocabulary_is_one_line(files):
         read(files, SIZE, "RobertaTokenizer")
 
 
-@pytest.mark.parametrize("size", [SIZE - 1, SIZE + 1001])
-def test_a_vocabulary_of_another_size_is_refused(files, library, size):
+def test_more_pieces_than_word_embeddings_are_refused(files, library):
     for path in (files, library):
-        with raises(DataError, SIZE, size):
-            read(path, size)
+        with raises(DataError, SIZE, SIZE - 1):
+            read(path, SIZE - 1)
+
+
+def test_a_model_may_have_the_rows_of_a_default(files, library):
+    for path in (files, library):
+        tokenizer, [warning] = read(path, 50_265)
+        assert tokenizer.vocab_size == 50_265 and f"{50_265 - SIZE:,} of the 50,265 word embeddings" in warning
+
+
+def test_old_files_of_added_tokens_are_not_read_where_newer_ones_say_all(library):
+    write(library, "added_tokens.json", {f"old{number}": SIZE + number for number in range(16)})
+    decoder = {"0": {"content": "<s>", "special": True}}
+    edit(library, "tokenizer_config.json", "added_tokens_decoder", value=decoder)
+    assert len(transformers.AutoTokenizer.from_pretrained(library)) == SIZE
+    assert read(library, SIZE)[0].vocab == byte_pair().vocab
 
 
 def test_a_damaged_tokenizer_json_is_one_line(library):

@@ -23,11 +23,14 @@ def _numbered(pieces):
 
 def _template(names):
     single = [{"SpecialToken": {"id": names.cls, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
-    return {"type": "TemplateProcessing", "single": single, "pair": single}
+    pair = [*single, {"Sequence": {"id": "B", "type_id": 0}}]
+    tokens = {names.cls: {"id": names.cls, "ids": [0], "tokens": [names.cls]}}
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}
 
 
 def _files(model, normalizer, pre_tokenizer, processor, pieces, names, **config):
-    added = [{"id": pieces.index(name), "content": name, "special": True} for name in names]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [{"id": pieces.index(name), "content": name, "special": True, **flags} for name in names]
     library = {
         "version": "1.0",
         "model": model,
@@ -85,7 +88,10 @@ KINDS = {
                     {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "\u2581"},
                 ],
             },
-            {"type": "Sequence", "pretokenizers": [{"type": "Metaspace", "prepend_scheme": "always"}]},
+            {
+                "type": "Sequence",
+                "pretokenizers": [{"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"}],
+            },
             _template(ROBERTA),
             _UNIGRAM,
             ROBERTA,
@@ -142,7 +148,7 @@ def test_every_replaced_value_gives_a_tokenizer_a_reason_or_one_line(step, tmp_p
         for name, content in files.items():
             (tmp_path / kind / name).write_text(json.dumps(content))
         tokenizer, warnings = read(str(tmp_path / kind), size)
-        assert tokenizer, warnings
+        assert tokenizer, (kind, warnings)
     for kind, name, value, what in itertools.islice(changes(), 0, None, step):
         file, size = tmp_path / kind / name, KINDS[kind][1]
         file.write_text(json.dumps(value))

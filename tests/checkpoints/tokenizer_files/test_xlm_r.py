@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-from tests.checkpoints.tokenizer_files.directories import directory, read, rewritten
+from tests.checkpoints.tokenizer_files.directories import directory, kinds, read, rewritten
 from tests.learned import sentence_piece_model
 from tests.packages import package
 
@@ -52,8 +52,9 @@ def test_the_ids_are_those_of_fairseqs_examples(tmp_path):
     }
     config = {"tokenizer_class": "XLMRobertaTokenizer"}
     path = directory(tmp_path / "e5", {"tokenizer.json": library, "tokenizer_config.json": config})
-    tokenizer, [warning] = read(path, 250_037)
-    assert "35 of the 250,037 word embeddings" in warning
+    tokenizer, [rows, differs] = read(path, 250_037)
+    assert "35 of the 250,037 word embeddings" in rows
+    assert kinds([differs]) == {"spaces around special tokens", "decomposed Hangul"}  # it lists no added tokens
     for text, ids in EXAMPLES.items():
         assert tokenizer.encode([text])["input_word_ids"].numpy().tolist() == [ids]
     theirs = rewritten(tokenizer, tmp_path / "theirs")
