@@ -458,7 +458,7 @@ def read_bytes(path: StrPath, expected: str = "", most: int = _MOST_BYTES, *, pi
     path, hint = text_path(path), f"; expected {expected}" if expected else ""
     files = _file_system(path)
     if files is _LOCAL and not pipes:
-        check_file(path, hint)
+        check_file(path)
     try:
         with files.open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size if files is _LOCAL else file.size()
