@@ -252,8 +252,9 @@ def temporary_directory() -> Iterator[str]:
     try:
         folder = tempfile.TemporaryDirectory()
     except OSError as error:  # Python looks for a place that can be written
+        place = f" to {os.path.dirname(error.filename)}" if error.filename else ""
         raise ConfigError(
-            f"no temporary files can be written ({cause(error)}); set TMPDIR to a folder with room"
+            f"no temporary files can be written{place} ({cause(error)}); set TMPDIR to a folder with room"
         ) from None
     with folder as path:
         yield path

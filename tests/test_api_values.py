@@ -362,13 +362,10 @@ def test_too_little_memory_is_an_error_that_says_what_takes_less(models, monkeyp
         models.texts.predict(TEXTS)
 
 
-def test_a_place_for_temporary_files_that_cannot_be_written_is_named(models, monkeypatch):
-    def unwritable():
-        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
-
-    monkeypatch.setattr("tempfile.gettempdir", unwritable)
-    for call in (models.fit, lambda: models.texts.export("served")):
-        with raises(ConfigError, "No usable temporary directory found in ['/tmp']", "TMPDIR"):
+def test_a_place_for_temporary_files_that_cannot_be_written_is_named(models, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "removed"))
+    for call in (models.fit, lambda: models.texts.export(tmp_path / "served")):
+        with raises(ConfigError, f"no temporary files can be written to {tmp_path}/removed (No such file", "TMPDIR"):
             call()
 
 

@@ -58,7 +58,8 @@ def find_files(patterns: str | Iterable[str]) -> list[str]:
             matches = [path for path in matches if not tf.io.gfile.isdir(path)]
         except tf.errors.OpError as error:  # of a file system that is not there, or not allowed
             raise DataError(
-                f"{pattern}: {cause(error)}; expected at least one text file; copy it to this machine"
+                f"{pattern}: {' '.join(error.message.split())[:200]}; expected at least one text file here; copy it to "
+                "this machine"
             ) from None
         if not matches:
             hint = f"; it is a directory, name its files: {pattern.rstrip('/')}/*" if tf.io.gfile.isdir(pattern) else ""
