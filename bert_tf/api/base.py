@@ -28,7 +28,7 @@ from bert_tf.checkpoints.hub import SCHEME
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import ExampleData, FinetuneConfig, TaskDistillation, to_dict
 from bert_tf.config.train import BatchSize, InferenceDtype
-from bert_tf.config.values import checked_arguments, unknown_field
+from bert_tf.config.values import checked_arguments, fitting, unknown_field
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.files import check_output, temporary_directory, text_path, write_json
 from bert_tf.inference import portable
@@ -170,7 +170,8 @@ class FineTuned(Model[FineTuningTask]):
             raise ConfigError(unknown_field(self._kind.Config, name, type(self).__name__))
         settings = {name: plain(value) for name, value in settings.items()}
         if "labels" in settings:
-            labels = [integer(whole(label)) for label in listed(settings["labels"], "labels")]  # as those of examples
+            given = fitting(listed(settings["labels"], "labels"), list[str | float | bool], "task.labels")
+            labels = [integer(whole(label)) for label in given]  # as those of examples
             settings["labels"] = tuple(str(label) if isinstance(label, int) else label for label in labels)
         super().__init__(path, checkpoint, dtype)
         config = self._kind.Config() if self._loaded is None else self.task.config

@@ -48,7 +48,7 @@ def listed(values: Values, name: str, element_rank: int = 0) -> list[Any]:
     if isinstance(values, tf.data.Dataset):
         return _of_dataset(values, name, element_rank)
     try:
-        return [plain(value) for value in _unpacked(values)]
+        return [_plain(value) for value in _unpacked(values)]
     except RecursionError:
         raise ConfigError(f"{name} has lists in lists without end; expected a list") from None
 
@@ -81,7 +81,14 @@ def _unpacked(values: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value of another library, or a container of such values, as plain Python."""
+    """A value of another library, or a container of such values, as plain Python; one without end unchanged."""
+    try:
+        return _plain(value)
+    except RecursionError:
+        return value
+
+
+def _plain(value: Any) -> Any:
     value = _unpacked(value)
     if isinstance(value, bytes):
         try:
@@ -89,9 +96,9 @@ def plain(value: Any) -> Any:
         except UnicodeDecodeError:
             return value  # no text
     if isinstance(value, Mapping):
-        return {name: plain(item) for name, item in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return (tuple if isinstance(value, tuple) else list)(map(plain, value))
+        return (tuple if isinstance(value, tuple) else list)(map(_plain, value))
     return value
 
 
