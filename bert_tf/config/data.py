@@ -246,6 +246,7 @@ class SavedTokenizer(TokenizerSettings):
         max_input_chars_per_word: of `Tokenizer`.
         add_prefix_space: of `BytePairTokenizer`.
         double_quotes: of `SentencePieceTokenizer`.
+        added_pieces: as in `BaseTokenizer`.
     """
 
     lower_case: bool = True
@@ -254,6 +255,7 @@ class SavedTokenizer(TokenizerSettings):
     max_input_chars_per_word: int = 200
     add_prefix_space: bool = False
     double_quotes: bool = False
+    added_pieces: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass

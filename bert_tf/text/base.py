@@ -2,8 +2,9 @@
 
 import abc
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +26,13 @@ class Specials(NamedTuple):
     sep: str
     mask: str
 
+
+# Pieces that were added to a vocabulary, and what is said of each: some of `FLAGS`.
+Added: TypeAlias = Mapping[str, Sequence[str]]
+SPECIAL = "special"
+# Of an added piece that texts may have as a special token: it takes the white space before it along, or after it; it is
+# one only as a word. "normalized", that Transformers looks for it in normalized text, is kept and not applied.
+FLAGS = (SPECIAL, "lstrip", "rstrip", "single_word", "normalized")
 
 BERT = Specials("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA = Specials("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -64,6 +72,10 @@ class BaseTokenizer(tf.Module, abc.ABC):
         special_names: the names of the special tokens in the vocabulary.
         pad_id, unk_id, cls_id, sep_id, mask_id: their ids.
         continues: bool [vocab_size], True for pieces that continue a word.
+        added_pieces: those that were added to the vocabulary, which stay when it is trimmed, each with its flags. With
+            "special" it is a special token of texts, as those of `special_names` are; then, with "lstrip" and
+            "rstrip", it takes the white space before and after it along, and with "single_word" it is one only as a
+            word of its own.
         strip_accents: whether accents are deleted.
         split_cjk: whether every CJK ideograph is a separate word.
         keeps_spaces: whether white space can be a piece.
@@ -74,15 +86,20 @@ class BaseTokenizer(tf.Module, abc.ABC):
     SETTINGS: ClassVar[tuple[str, ...]]
     strip_accents = split_cjk = keeps_spaces = False
 
-    def __init__(self, pieces: Sequence[str], names: Specials, continues: Sequence[bool]) -> None:
+    def __init__(self, pieces: Sequence[str], names: Specials, continues: Sequence[bool], added: Added) -> None:
         """Sets the attributes.
 
         Args:
             pieces: by id.
             names: of the special tokens, which are among the pieces.
             continues: whether each piece continues a word.
+            added: the attribute `added_pieces`.
+
+        Raises:
+            DataError: an added piece is not in the vocabulary, or has another flag.
         """
         super().__init__(name="tokenizer")
+        self.added_pieces: Added = _checked(added, pieces)
         self.vocab_size, self.special_names = len(pieces), names
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(pieces.index, names)
         # RoBERTa (Liu et al., 2019) has two separators between texts, and no types.
@@ -137,6 +154,18 @@ class BaseTokenizer(tf.Module, abc.ABC):
         """The ids of the special tokens, in the order of `special_names`."""
         return self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id
 
+    def _added_setting(self, ids: Iterable[int] | None = None) -> Json:
+        """The part of `get_config` on added pieces, or on those among `ids`."""
+        pieces = self.vocab
+        kept = {pieces[number] for number in (range(len(pieces)) if ids is None else ids)}
+        found = {piece: [*flags] for piece, flags in self.added_pieces.items() if piece in kept}
+        return {"added_pieces": found} if found else {}
+
+    @property
+    def added_ids(self) -> set[int]:
+        """The ids of added pieces."""
+        return {number for number, piece in enumerate(self.vocab) if piece in self.added_pieces}
+
     @property
     def description(self) -> Json:
         """What a model directory says of its tokenizer, JSON-ready: kind, and `get_config`."""
@@ -155,7 +184,8 @@ class BaseTokenizer(tf.Module, abc.ABC):
                 still has no unknown token.
 
         Returns:
-            Ids, for `subset`: those in `used`, the special tokens, and what the kind of vocabulary needs beside them.
+            Ids, for `subset`: those in `used`, special tokens, added pieces, and what the kind of vocabulary needs
+            beside them.
         """
         return self._needed_pieces(set(self._known(used, "used")), characters)
 
@@ -315,6 +345,18 @@ def _check_counts(segments: Sequence[tf.RaggedTensor], names: str) -> None:
     counts = [int(segment.nrows()) for segment in segments] if tf.executing_eagerly() else []
     if len(set(counts)) > 1:
         raise ConfigError(f"{names} have {' and '.join(map(str, counts))} rows; expected as many pairs as texts")
+
+
+def _checked(added: Added, pieces: Sequence[str]) -> Added:
+    """Added pieces, if they are valid."""
+    known = set(pieces)
+    for piece, flags in added.items():
+        if piece not in known or not piece:
+            raise DataError(f"the added piece {piece!r} is not in the vocabulary; expected one of its pieces")
+        if wrong := set(flags).difference(FLAGS):
+            raise DataError(f"the added piece {piece!r} is {min(wrong)!r}; expected some of {', '.join(FLAGS)}")
+    # Not a dict, of which a tf.Module makes something else.
+    return types.MappingProxyType({piece: tuple(flags) for piece, flags in added.items()})
 
 
 def rows_of(row_splits: tf.Tensor) -> tf.Tensor:

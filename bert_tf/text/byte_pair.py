@@ -8,6 +8,7 @@ import contextlib
 import functools
 import json
 import os
+import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Self
 
@@ -17,10 +18,11 @@ import tensorflow as tf
 from bert_tf.config.values import checked_arguments, half_pairs
 from bert_tf.errors import DataError, located
 from bert_tf.files import read_bytes, text_path
-from bert_tf.text.base import BERT, ROBERTA, Specials, special_names
+from bert_tf.text.base import BERT, ROBERTA, Added, special_names
+from bert_tf.text.codepoints import RE2_WHITE_SPACE
 from bert_tf.text.encoding import decode
 from bert_tf.text.sentence_piece import unchanging_charsmap
-from bert_tf.text.subwords import RE2_WHITE_SPACE, SubwordTokenizer
+from bert_tf.text.subwords import SubwordTokenizer
 from bert_tf.text.tf_text import SentencePiece
 from bert_tf.text.vocabulary import check_length
 from bert_tf.types import Json, StrPath
@@ -136,6 +138,7 @@ class BytePairTokenizer(SubwordTokenizer):
         vocab: StrPath | Mapping[str, int] | Sequence[str],
         merges: StrPath | Sequence[str],
         add_prefix_space: bool = False,
+        added_pieces: Added = types.MappingProxyType({}),
     ) -> None:
         """Builds the tokenizer.
 
@@ -145,6 +148,8 @@ class BytePairTokenizer(SubwordTokenizer):
             merges: path of a merges.txt, or its lines: two pieces separated by a space, by rank.
             add_prefix_space: put a space before a text that does not begin with one, so that its first word has the
                 pieces that it has within a text; models for tagging are often trained so.
+            added_pieces: of the pieces, those that were added to the vocabulary, which stand for their names and not
+                for bytes: see the attribute.
 
         Raises:
             DataError: a file cannot be read; a byte or a special token is missing, a piece occurs twice, or a merge
@@ -164,10 +169,11 @@ class BytePairTokenizer(SubwordTokenizer):
         self._merges = tuple(pairs)
         with location:
             names = special_names(pieces)
-            model, texts, whole = _model(tuple(pieces), self._merges, names)
+            apart = frozenset({*names, *added_pieces})
+            model, texts, whole = _model(tuple(pieces), self._merges, apart)
             if isinstance(vocab, (str, os.PathLike)):
-                check_merges(pieces, pairs)
-        super().__init__(pieces, names, texts)
+                check_merges(pieces, pairs, added_pieces)
+        super().__init__(pieces, names, texts, added_pieces)
         self._op = SentencePiece(model)
         self.add_prefix_space = self._adds_space = add_prefix_space
         with tf.init_scope():
@@ -182,15 +188,15 @@ class BytePairTokenizer(SubwordTokenizer):
         return list(self._merges)
 
     def get_config(self) -> Json:
-        return {"add_prefix_space": True} if self.add_prefix_space else {}
+        return ({"add_prefix_space": True} if self.add_prefix_space else {}) | self._added_setting()
 
     def contents(self) -> tuple[bytes, ...]:
         ids = {piece: number for number, piece in enumerate(self.vocab)}
         merges = ["#version: 0.2", *self._merges, ""]
         return json.dumps(ids, ensure_ascii=False).encode(), "\n".join(merges).encode()
 
-    def __reduce__(self) -> tuple[type, tuple[list[str], list[str], bool]]:
-        return type(self), (self.vocab, self.merges, self.add_prefix_space)
+    def __reduce__(self) -> tuple[type, tuple[list[str], list[str], bool, Added]]:
+        return type(self), (self.vocab, self.merges, self.add_prefix_space, {**self.added_pieces})
 
     def _needed_pieces(self, used: set[int], characters: bool) -> set[int]:
         # A piece has one merge, and its parts have theirs, down to the bytes: these are all merges of the texts. They
@@ -198,7 +204,7 @@ class BytePairTokenizer(SubwordTokenizer):
         pieces = self.vocab
         numbers = {piece: number for number, piece in enumerate(pieces)}
         merges = {merge.replace(" ", ""): merge.split(" ") for merge in self._merges}
-        found, pending = set[int](), [*used, *self.special_ids, *map(numbers.__getitem__, _BYTES)]
+        found, pending = set[int](), [*used, *self.special_ids, *self.added_ids, *map(numbers.__getitem__, _BYTES)]
         while pending:
             number = pending.pop()
             if number not in found:
@@ -211,7 +217,7 @@ class BytePairTokenizer(SubwordTokenizer):
         kept = [pieces[number] for number in ids]
         known = set(kept)
         merges = [merge for merge in self._merges if known.issuperset(_with_result(merge))]
-        return type(self)(kept, merges, **self.get_config())
+        return type(self)(kept, merges, self.add_prefix_space, **self._added_setting(ids))
 
     def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         if self.add_prefix_space:
@@ -275,8 +281,15 @@ def _bytes_of(piece: str) -> bytes:
 
 
 @functools.lru_cache(maxsize=4)
-def _model(pieces: tuple[str, ...], merges: tuple[str, ...], names: Specials) -> tuple[bytes, list[bytes], list[int]]:
-    """The SentencePiece model of a vocabulary, what each piece stands for, and the pieces that are kept as words."""
+def _model(
+    pieces: tuple[str, ...], merges: tuple[str, ...], names: frozenset[str]
+) -> tuple[bytes, list[bytes], list[int]]:
+    """The SentencePiece model of a vocabulary, what each piece stands for, and the pieces that are kept as words.
+
+    Args:
+        pieces, merges: of the vocabulary.
+        names: pieces that stand for their names.
+    """
     from sentencepiece import sentencepiece_model_pb2  # its message classes take a moment
 
     ids = {piece: number for number, piece in enumerate(pieces)}

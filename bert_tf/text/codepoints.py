@@ -20,12 +20,6 @@ from bert_tf.types import Array
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# A special token that a caller wants recognised enters the normalizer as a byte that no UTF-8 text contains, and leaves
-# it as a code point that Unicode guarantees never to assign. So no text can be mistaken for one.
-SPECIAL_BYTES = tuple(bytes([0xF8 + i]) for i in range(len(SPECIAL_PIECES)))
-SPECIAL_STAND_INS = tuple(chr(0xFDD0 + i) for i in range(len(SPECIAL_PIECES)))
-_NOT_A_SPECIAL = chr(0xFDEF)  # replaces those code points if a text contains them
-
 # Two quotation marks (`` or '') enter ALBERT's table as two bytes that no UTF-8 text contains.
 DOUBLED_QUOTE = b"\xf8\xf9"
 
@@ -45,6 +39,8 @@ _ASSIGNED = (range(0x01, 0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000
 
 # Unicode's White_Space, ascending. (Python's `str.isspace` adds U+001C to U+001F.)
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+# The inside of a character class; RE2's own class of white space is ASCII.
+RE2_WHITE_SPACE = "".join(rf"\x{{{ord(char):x}}}" for char in WHITE_SPACE)
 
 
 def is_punctuation(char: str) -> bool:
@@ -84,8 +80,7 @@ def stand_ins(split_cjk: bool) -> dict[int, int]:
         A table for `str.translate`. It is one to one, except for text that already contains the stand-ins of
         ideographs, the unassigned code points U+40000-U+53FFF.
     """
-    table = {ord(char): ord(_NOT_A_SPECIAL) for char in SPECIAL_STAND_INS}
-    return table if split_cjk else table | _cjk_stand_ins()
+    return {} if split_cjk else _cjk_stand_ins()
 
 
 def cleaned(char: str, lower_case: bool, strip_accents: bool) -> str:
@@ -154,7 +149,6 @@ def normalizer_model(lower_case: bool, strip_accents: bool, split_cjk: bool) -> 
         uint8 [bytes], the flatbuffer of TF Text's fast_bert_normalizer_model.fbs.
     """
     entries = {char.encode(): text for char, text in character_table(lower_case, strip_accents, split_cjk).items()}
-    entries |= {byte: f" {char} " for byte, char in zip(SPECIAL_BYTES, SPECIAL_STAND_INS, strict=True)}
     return _op_model(entries, deletes_nul=True)
 
 

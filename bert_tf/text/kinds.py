@@ -41,7 +41,7 @@ def open_tokenizer(vocab: StrPath, settings: TokenizerSettings) -> BaseTokenizer
             pieces = [piece.piece for piece in parse_model(model).pieces]
             if special_names(pieces) != ALBERT:
                 return SentencePieceTokenizer(model)
-            given = {"lower_case": settings.lower_case, "strip_accents": settings.strip_accents}
+            given: Json = {"lower_case": settings.lower_case, "strip_accents": settings.strip_accents}
             changes = decided(pieces, **given, clean=albert_cleaned)
             del changes["split_cjk"]
             warn_of_unreachable(pieces, changes, albert_cleaned)
@@ -79,7 +79,8 @@ def saved_tokenizer(folder: str, description: Json, checksums: Mapping[str, str]
     for name, path in zip(kind.FILES, paths, strict=True):
         if name in checksums:
             check_unchanged(path, read_bytes(path), checksums[name], listed)
-    named = {name: description[name] for name in kind.SETTINGS if name in description}
+    added = settings.added_pieces
+    named = {name: description[name] for name in kind.SETTINGS if name in description} | {"added_pieces": added}
     if kind is Tokenizer:
         accents = strips_accents(settings.lower_case, settings.strip_accents)
         named |= {"lower_case": settings.lower_case, "strip_accents": accents, "split_cjk": settings.split_cjk}
@@ -87,7 +88,7 @@ def saved_tokenizer(folder: str, description: Json, checksums: Mapping[str, str]
         pieces, merges = read_byte_pairs(paths[0], paths[1])
         with located(f"{paths[0]} and {os.path.basename(paths[1])}"):
             if not checksums:  # and pieces that were added to the vocabulary before it was saved are not known
-                check_merges(pieces, merges, most=_MOST_ADDED * len(pieces))
+                check_merges(pieces, merges, added, most=_MOST_ADDED * len(pieces))
             return BytePairTokenizer(pieces, merges, **named)
     create: Callable[..., BaseTokenizer] = kind
     return create(*paths, **named)

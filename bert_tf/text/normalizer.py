@@ -11,8 +11,6 @@ from bert_tf.text.codepoints import (
     CJK_RANGES,
     DOUBLED_QUOTE,
     FILLER,
-    SPECIAL_BYTES,
-    SPECIAL_PIECES,
     albert_model,
     final_sigma_pattern,
     normalizer_model,
@@ -75,13 +73,12 @@ class Normalizer(tf.Module):
             self._model = tf.constant(normalizer_model(self.lower_case, self.strip_accents, self.split_cjk))
 
     def normalize(
-        self, strings: Strings, special_tokens: bool = False, with_offsets: bool = False
+        self, strings: Strings, with_offsets: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Normalizes text.
 
         Args:
             strings: string [batch], a list, or one string (a batch of one).
-            special_tokens: replace "[MASK]" and the other special tokens by their stand-ins.
             with_offsets: also return the origin of each byte.
 
         Returns:
@@ -95,10 +92,6 @@ class Normalizer(tf.Module):
         """
         text = string_tensor(strings)
         text = self._repair(text)
-        if special_tokens:
-            for byte, piece in zip(SPECIAL_BYTES, SPECIAL_PIECES, strict=True):
-                rewrite = byte + FILLER.encode() * (len(piece) - 1)  # as long as before, so offsets hold
-                text = tf.strings.regex_replace(text, rf"\[{piece[1:-1]}\]", rewrite)
         return text, *tf_text.normalize(text, self._model, with_offsets=with_offsets)
 
     def words(self, strings: "Strings | Sequence[str | bytes]") -> list[list[str]]:

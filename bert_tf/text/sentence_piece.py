@@ -4,8 +4,9 @@ import contextlib
 import functools
 import re
 import struct
+import types
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +14,7 @@ import tensorflow as tf
 from bert_tf.config.values import checked_arguments
 from bert_tf.errors import DataError, located
 from bert_tf.files import read_bytes, text_path
-from bert_tf.text.base import ROBERTA, rows_of, special_names
+from bert_tf.text.base import ROBERTA, Added, rows_of, special_names
 from bert_tf.text.normalizer import AlbertNormalizer
 from bert_tf.text.subwords import SubwordTokenizer
 from bert_tf.text.tf_text import SentencePiece
@@ -141,6 +142,7 @@ class SentencePieceTokenizer(SubwordTokenizer):
         lower_case: bool = False,
         strip_accents: bool = False,
         double_quotes: bool = False,
+        added_pieces: Added = types.MappingProxyType({}),
     ) -> None:
         """Builds the tokenizer.
 
@@ -151,6 +153,7 @@ class SentencePieceTokenizer(SubwordTokenizer):
             lower_case: lower-case texts before the model segments them.
             strip_accents: before that, decompose them by compatibility (NFKD) and drop combining characters.
             double_quotes: before that, make one double quotation mark of two backticks, and of two apostrophes.
+            added_pieces: of the pieces, those that were added to the vocabulary: see the attribute.
 
         Raises:
             DataError: no such file, no SentencePiece model, or a special token is missing.
@@ -162,21 +165,25 @@ class SentencePieceTokenizer(SubwordTokenizer):
         with location:
             self.model, of_op, pieces, texts, self._adds_space = _prepared(model)
             names = special_names(pieces)
-        super().__init__(pieces, names, texts)
+        super().__init__(pieces, names, texts, added_pieces)
         self._op = SentencePiece(of_op)
         self.lower_case, self.strip_accents, self.double_quotes = lower_case, strip_accents, double_quotes
         changes = lower_case, strip_accents, double_quotes
         self._normalizer = AlbertNormalizer(*changes) if any(changes) else None
 
     def get_config(self) -> Json:
-        settings = {name: getattr(self, name) for name in self.SETTINGS}
-        return {name: value for name, value in settings.items() if value}
+        return self.changes | self._added_setting()
+
+    @property
+    def changes(self) -> Json:
+        """The settings that change texts, each True."""
+        return {name: True for name in self.SETTINGS if getattr(self, name)}
 
     def contents(self) -> tuple[bytes, ...]:
         return (self.model,)
 
-    def __reduce__(self) -> tuple[type, tuple[bytes | bool, ...]]:
-        return type(self), (self.model, self.lower_case, self.strip_accents, self.double_quotes)
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return type(self), (self.model, self.lower_case, self.strip_accents, self.double_quotes, {**self.added_pieces})
 
     def _needed_pieces(self, used: set[int], characters: bool) -> set[int]:
         proto = parse_model(self.model)
@@ -184,7 +191,7 @@ class SentencePieceTokenizer(SubwordTokenizer):
         # Bytes are kept as the library asks for all of them; control pieces have a meaning for the model's programs.
         always = {kinds.CONTROL, kinds.UNKNOWN, kinds.USER_DEFINED, kinds.BYTE}
         found = {number for number, piece in pieces if piece.type in always}
-        found |= {*used, *self.special_ids}
+        found |= {*used, *self.special_ids, *self.added_ids}
         if characters:
             found |= {number for number, piece in pieces if piece.type == kinds.NORMAL and len(piece.piece) == 1}
         if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
@@ -209,7 +216,8 @@ class SentencePieceTokenizer(SubwordTokenizer):
 
     def _subset(self, ids: Sequence[int]) -> Self:
         pieces = self.vocab
-        return type(self)(with_ids(self.model, [pieces[number] for number in ids]), **self.get_config())
+        model = with_ids(self.model, [pieces[number] for number in ids])
+        return type(self)(model, **self.changes, **self._added_setting(ids))
 
     def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         texts = segments
@@ -234,7 +242,12 @@ def ends_in_number(piece: str) -> bool:
     return piece.endswith(",") and piece[-2:-1].isdigit()
 
 
-def albert_tokenizer(model: bytes, lower_case: bool = True, strip_accents: bool = True) -> SentencePieceTokenizer:
+def albert_tokenizer(
+    model: bytes,
+    lower_case: bool = True,
+    strip_accents: bool = True,
+    added_pieces: Added = types.MappingProxyType({}),
+) -> SentencePieceTokenizer:
     """The tokenizer of ALBERT (Lan et al., 2020), without the pieces that end in a digit and a comma.
 
     The reference splits these after the segmentation, and segments the number again; here they are in no segmentation.
@@ -244,12 +257,15 @@ def albert_tokenizer(model: bytes, lower_case: bool = True, strip_accents: bool 
         model: bytes of a spiece.model.
         lower_case: False for a cased model.
         strip_accents: False to keep accents.
+        added_pieces: as for `SentencePieceTokenizer`.
     """
     proto = parse_model(model)
     for piece in proto.pieces:
         if ends_in_number(piece.piece):
             piece.type = proto.SentencePiece.UNUSED
-    return SentencePieceTokenizer(proto.SerializeToString(), lower_case, strip_accents, double_quotes=True)
+    return SentencePieceTokenizer(
+        proto.SerializeToString(), lower_case, strip_accents, double_quotes=True, added_pieces=added_pieces
+    )
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,23 +1,17 @@
 """Tokenizers whose pieces contain the white space before words: from text to token ids, special tokens and offsets."""
 
 import abc
+import functools
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from bert_tf.config.values import checked_arguments
-from bert_tf.text.base import ROBERTA, BaseTokenizer, Specials, is_among, rows_of
+from bert_tf.text.base import SPECIAL, Added, BaseTokenizer, Specials, is_among, rows_of
 from bert_tf.text.codepoints import WHITE_SPACE, is_punctuation, white_space_codes
 from bert_tf.text.normalizer import is_valid, replace_invalid, string_tensor
+from bert_tf.text.segments import WALL, Segments
 from bert_tf.types import Strings
-
-# In segmented text: bytes that UTF-8 never contains.
-_WALL = b"\xff"  # between two segments
-_SPECIALS = [bytes([0xF5 + number]) for number in range(5)]  # a segment that is a special token
-_SKIPPED = b"\xfd"  # a segment without tokens
-
-# The inside of a character class; RE2's own class of white space is ASCII.
-RE2_WHITE_SPACE = "".join(rf"\x{{{ord(char):x}}}" for char in WHITE_SPACE)
 
 
 @checked_arguments
@@ -27,19 +21,23 @@ class SubwordTokenizer(BaseTokenizer):
     keeps_spaces = True
     _adds_space = False  # before a text
 
-    def __init__(self, pieces: Sequence[str], names: Specials, texts: Sequence[bytes]) -> None:
+    def __init__(self, pieces: Sequence[str], names: Specials, texts: Sequence[bytes], added: Added) -> None:
         """See `BaseTokenizer`.
 
         Args:
             pieces: by id.
             names: of the special tokens, which are among the pieces.
             texts: what each piece stands for; special tokens for their names.
+            added: as for `BaseTokenizer`.
         """
-        special = set(names)
+        special = {*names, *(piece for piece, flags in added.items() if SPECIAL in flags)}
         decoded = [text.decode("utf-8", "replace") for text in texts]
         spaces = tuple(WHITE_SPACE)
         opens = [text.startswith(spaces) for text in decoded]
-        super().__init__(pieces, names, [not (o or piece in special) for o, piece in zip(opens, pieces, strict=True)])
+        super().__init__(
+            pieces, names, [not (o or piece in special) for o, piece in zip(opens, pieces, strict=True)], added
+        )
+        self._segments = Segments(pieces, names, self.added_pieces)
         bare = (text.strip() for text in decoded)
         alone = [
             piece in special or (len(text) == 1 and is_punctuation(text))
@@ -79,8 +77,8 @@ class SubwordTokenizer(BaseTokenizer):
         starts, ends = _whole_characters(clean, rows_of(ids.row_splits), starts, ends)
 
         def in_all() -> tuple[tf.Tensor, tf.Tensor]:
-            marked = tf.strings.reduce_join(replace_invalid(text, _WALL))
-            kept = tf.where(tf.io.decode_raw(marked, tf.uint8) != _WALL[0])[:, 0]
+            marked = tf.strings.reduce_join(replace_invalid(text, WALL))
+            kept = tf.where(tf.io.decode_raw(marked, tf.uint8) != WALL[0])[:, 0]
             return tf.gather(kept, starts), tf.gather(kept, ends - 1) + 1
 
         starts, ends = tf.cond(valid, lambda: (starts, ends), in_all)
@@ -111,51 +109,14 @@ class SubwordTokenizer(BaseTokenizer):
         self, text: tf.Tensor, special_tokens: bool, with_offsets: bool
     ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         """ids [batch, None]; starts and ends int64 [pieces] in the concatenation of all texts."""
-        if not special_tokens:
-            ids, starts, ends = self._segment_pieces(text, with_offsets)
-            begins = _begins(text)
-        else:
-            segments = self._split_specials(text)  # [batch, None]
-            kinds = tf.strings.substr(segments.values, 0, 1)  # first bytes
-            among = kinds[:, tf.newaxis] == _SPECIALS  # [segments, specials]
-            special, number = tf.reduce_any(among, 1), tf.argmax(tf.cast(among, tf.int32), 1)
-            ordinary = tf.where(special | (kinds == _SKIPPED), b"", segments.values)
-            special_ids = tf.gather(self.special_ids, number)
-            found, starts, ends = self._segment_pieces(ordinary, with_offsets)
-            lengths = tf.strings.length(segments.values) - tf.cast(kinds == _SKIPPED, tf.int32)
-            name_lengths = tf.gather([len(name) for name in self.special_names], number)
-            begins = tf.cumsum(tf.cast(tf.where(special, name_lengths, lengths), tf.int64), exclusive=True)
-
-            def joined(of_specials: tf.Tensor, of_pieces: tf.Tensor) -> tf.RaggedTensor:
-                ones = tf.RaggedTensor.from_row_lengths(
-                    tf.boolean_mask(of_specials, special), tf.cast(special, tf.int64), validate=False
-                )
-                return tf.concat([ones, found.with_values(of_pieces)], 1)
-
-            ids = joined(special_ids, found.values)
-            if with_offsets:
-                name_ends = tf.cast(name_lengths, tf.int64)
-                starts, ends = joined(tf.zeros_like(name_ends), starts).values, joined(name_ends, ends).values
-        if with_offsets:
-            shift = tf.gather(begins, rows_of(ids.row_splits))
-            starts, ends = starts + shift, ends + shift
         if special_tokens:
-            ids = segments.with_values(ids).merge_dims(1, 2)
+            tokenize = functools.partial(self._segment_pieces, with_offsets=with_offsets)
+            return self._segments.tokenize(text, tokenize, with_offsets=with_offsets)
+        ids, starts, ends = self._segment_pieces(text, with_offsets)
+        if with_offsets:
+            shift = tf.gather(_begins(text), rows_of(ids.row_splits))
+            starts, ends = starts + shift, ends + shift
         return ids, starts, ends
-
-    def _split_specials(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Segments [batch, None] of a text: ordinary ones, special tokens, and what a special token takes with it."""
-        for number, name in enumerate(self.special_names):
-            before = (
-                f"([{RE2_WHITE_SPACE}]*)" if name == ROBERTA.mask else "()"
-            )  # RoBERTa's <mask> takes the space before it
-            rewrite = b"".join([_WALL, _SKIPPED, rb"\1", _WALL, _SPECIALS[number], _WALL])
-            text = tf.strings.regex_replace(text, before + _quoted(name), rewrite)
-        return tf.strings.split(text, _WALL)
-
-
-def _quoted(text: str) -> str:
-    return "".join(rf"\x{{{ord(char):x}}}" for char in text)
 
 
 def _begins(text: tf.Tensor) -> tf.Tensor:

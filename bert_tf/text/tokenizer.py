@@ -2,16 +2,18 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Self, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.config.values import Rule, checked_arguments
-from bert_tf.text.base import BERT, BaseTokenizer, rows_of
-from bert_tf.text.codepoints import SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS, is_punctuation, stand_ins
-from bert_tf.text.normalizer import Normalizer
+from bert_tf.text.base import BERT, SPECIAL, Added, BaseTokenizer, rows_of
+from bert_tf.text.codepoints import FILLER, is_punctuation, stand_ins
+from bert_tf.text.normalizer import Normalizer, replace_invalid, string_tensor
+from bert_tf.text.segments import Segments
 from bert_tf.text.tf_text import wordpiece, wordpiece_model
 from bert_tf.text.vocabulary import (
     check_vocabulary,
@@ -35,28 +37,32 @@ def _character_lengths() -> Array:
     """int64 [256]: distance from a byte to the end of its character, by the byte's value; 1 if it is not the first."""
     lengths = np.ones(256, np.int64)
     lengths[0xC2:0xE0], lengths[0xE0:0xF0], lengths[0xF0:0xF5] = 2, 3, 4
-    for byte, piece in zip(SPECIAL_BYTES, SPECIAL_PIECES, strict=True):
-        lengths[byte[0]] = len(piece)
     return lengths
 
 
-def _op_vocabulary(pieces: Sequence[str], split_cjk: bool) -> list[str]:
-    """The vocabulary for the WordPiece op, in the characters that the normalizer writes."""
+def _op_vocabulary(pieces: Sequence[str], split_cjk: bool, apart: Collection[str]) -> list[str]:
+    """The vocabulary for the WordPiece op, in the characters that the normalizer writes; without those in `apart`."""
     table = stand_ins(split_cjk)
-    specials = dict(zip(SPECIAL_PIECES, SPECIAL_STAND_INS, strict=True))
     # Words never contain these, nor a space, but the op would match them. Its builder reserves U+0011.
-    reserved = {"\x11", *SPECIAL_STAND_INS, *map(chr, table.values())}
-    return [
-        specials.get(piece) or piece.translate(table)
-        if piece.split() == [piece] and reserved.isdisjoint(piece)
+    reserved = {"\x11", *map(chr, table.values())}
+    vocabulary = [
+        piece.translate(table)
+        if piece.split() == [piece] and reserved.isdisjoint(piece) and piece not in apart
         else f"[{piece_id}]\x11"  # keeps the id and never matches
         for piece_id, piece in enumerate(pieces)
     ]
+    # The builder refuses a vocabulary in which nothing could match; this character is in no normalized text.
+    vocabulary[pieces.index(BERT.mask)] = "\x02"
+    return vocabulary
 
 
 @functools.lru_cache(maxsize=1)
-def _numbers(pieces: tuple[str, ...], split_cjk: bool) -> dict[str, int]:
-    return {piece: number for number, piece in enumerate(_op_vocabulary(pieces, split_cjk))}
+def _numbers(pieces: tuple[str, ...], split_cjk: bool, apart: frozenset[str]) -> dict[str, int]:
+    return {piece: number for number, piece in enumerate(_op_vocabulary(pieces, split_cjk, apart))}
+
+
+def _without(pieces: Sequence[str], others: Collection[str]) -> list[str]:
+    return [piece for piece in pieces if piece not in others]
 
 
 def _matches(word: str, numbers: Mapping[str, int]) -> Iterator[int]:
@@ -72,16 +78,18 @@ def _matches(word: str, numbers: Mapping[str, int]) -> Iterator[int]:
 
 
 @functools.lru_cache(maxsize=4)  # it takes 0.4 s, and programs make a tokenizer for each part that needs one
-def _wordpiece_models(pieces: tuple[str, ...], split_cjk: bool, limit: int) -> tuple[Array, slice, Array]:
+def _wordpiece_models(
+    pieces: tuple[str, ...], split_cjk: bool, limit: int, apart: frozenset[str]
+) -> tuple[Array, slice, Array]:
     """A model of the WordPiece op for ordinary words, and the part of it that differs for long words: uint8.
 
     Both models are as large as the vocabulary and have only the limit not in common, so an export contains one of them.
     """
-    vocabulary = _op_vocabulary(pieces, split_cjk)
+    vocabulary = _op_vocabulary(pieces, split_cjk, apart)
     # The op limits words by bytes. With a limit of 200 every word that might have more than 200 characters becomes
     # [UNK], which is how such words are found. Only batches with such a word are tokenized again, by the second model.
     ordinary, long_words = (
-        np.frombuffer(wordpiece_model(vocabulary, size, SPECIAL_STAND_INS[1]), np.uint8) for size in (limit, 4 * limit)
+        np.frombuffer(wordpiece_model(vocabulary, size, BERT.unk), np.uint8) for size in (limit, 4 * limit)
     )
     (changed,) = np.nonzero(ordinary != long_words)
     part = slice(int(changed[0]), int(changed[-1]) + 1)
@@ -118,6 +126,7 @@ class Tokenizer(BaseTokenizer):
         strip_accents: bool | None = None,
         split_cjk: bool | None = None,
         max_input_chars_per_word: Annotated[int, Rule(at_least=1, at_most=LONGEST_WORD)] = MAX_WORD_CHARS,
+        added_pieces: Added = types.MappingProxyType({}),
     ) -> None:
         """Builds the tokenizer.
 
@@ -132,6 +141,7 @@ class Tokenizer(BaseTokenizer):
                 `lower_case`.
             split_cjk: make every CJK ideograph a separate word.
             max_input_chars_per_word: longer words are [UNK]; 200 in google-research/bert, 100 in Transformers.
+            added_pieces: of the pieces, those that were added to the vocabulary: see the attribute.
         """
         if isinstance(vocab, (str, os.PathLike)):
             pieces = read_vocabulary(vocab)
@@ -139,18 +149,22 @@ class Tokenizer(BaseTokenizer):
             pieces = list(vocab)
             check_vocabulary(pieces)
         self.max_input_chars_per_word = max_input_chars_per_word
-        super().__init__(pieces, BERT, [piece.startswith("##") for piece in pieces])
-        settings = decided(pieces, lower_case, strip_accents, split_cjk)
-        warn_of_unreachable(pieces, settings)
+        super().__init__(pieces, BERT, [piece.startswith("##") for piece in pieces], added_pieces)
+        # Words of texts are never special tokens, which are not among what a setting hides, either.
+        self._apart = frozenset(piece for piece, flags in self.added_pieces.items() if SPECIAL in flags)
+        ordinary = _without(pieces, self._apart)
+        settings = decided(ordinary, lower_case, strip_accents, split_cjk)
+        warn_of_unreachable(ordinary, settings)
+        self._segments = Segments(pieces, BERT, self.added_pieces)
         self._normalizer = Normalizer(**settings)
         self.lower_case = self._normalizer.lower_case
         self.strip_accents = self._normalizer.strip_accents
         self.split_cjk = self._normalizer.split_cjk
-        ordinary, self._changed, long_words = _wordpiece_models(
-            tuple(pieces), self.split_cjk, self.max_input_chars_per_word
+        model, self._changed, long_words = _wordpiece_models(
+            tuple(pieces), self.split_cjk, self.max_input_chars_per_word, self._apart
         )
         with tf.init_scope():  # the buffers are constants, even if a tokenizer is created inside a graph
-            self._ordinary_model, self._for_long_words = tf.constant(ordinary), tf.constant(long_words)
+            self._ordinary_model, self._for_long_words = tf.constant(model), tf.constant(long_words)
             self._stands_alone = tf.constant(
                 [piece == "[UNK]" or (len(piece) == 1 and is_punctuation(piece)) for piece in pieces]
             )
@@ -159,10 +173,14 @@ class Tokenizer(BaseTokenizer):
     def get_config(self) -> Json:
         settings = {name: getattr(self, name) for name in self.SETTINGS}
         # Versions before this setting open what has its default.
-        return {name: value for name, value in settings.items() if value != MAX_WORD_CHARS}
+        return {name: value for name, value in settings.items() if value != MAX_WORD_CHARS} | self._added_setting()
+
+    @property
+    def _settings(self) -> dict[str, bool]:
+        return {name: getattr(self, name) for name in _NORMALIZER}
 
     def unreachable(self) -> str:
-        return unreachable(self.vocab, self.get_config())
+        return unreachable(_without(self.vocab, self._apart), self._settings)
 
     def contents(self) -> tuple[bytes, ...]:
         return (vocabulary_text(self.vocab).encode(),)
@@ -175,13 +193,13 @@ class Tokenizer(BaseTokenizer):
 
         Without these, a shorter piece might match in their place, and the rest of the word after it.
         """
-        _, normalized, *_ = self._normalizer.normalize(strings, special_tokens=False, with_offsets=False)
-        _, _, *tokens = self._tokenize(strings, special_tokens=False, with_offsets=False)
+        _, normalized, *_ = self._normalizer.normalize(strings)
+        _, _, *tokens = self._tokenize(strings)
         ids, row_splits, starts, ends = (values.numpy() for values in tokens)
         (unknown,) = np.nonzero(ids == self.unk_id)
         rows, texts = np.searchsorted(row_splits, unknown, side="right") - 1, normalized.numpy()
         words = {texts[row][starts[at] : ends[at]] for row, at in zip(rows, unknown, strict=True)}
-        numbers = _numbers(tuple(self.vocab), self.split_cjk) if words else {}
+        numbers = _numbers(tuple(self.vocab), self.split_cjk, self._apart) if words else {}
         matched = (word for word in map(bytes.decode, words) if len(word) <= self.max_input_chars_per_word)
         return set(np.unique(ids).tolist()).union(*(_matches(word, numbers) for word in matched))
 
@@ -189,16 +207,18 @@ class Tokenizer(BaseTokenizer):
         # At each place in a word, the longest piece that matches is taken. In a part of the vocabulary that has it, it
         # still is the longest one; and where no piece matched, none does.
         single = (at for at, piece in enumerate(self.vocab) if len(piece.removeprefix("##")) == 1)
-        return {*used, *self.special_ids, *(single if characters else ())}
+        return {*used, *self.special_ids, *self.added_ids, *(single if characters else ())}
 
     def _subset(self, ids: Sequence[int]) -> Self:
         pieces = self.vocab
-        return self._derived([pieces[number] for number in ids], self.get_config())
+        settings = {name: value for name, value in self.get_config().items() if name != "added_pieces"}
+        return self._derived([pieces[number] for number in ids], settings | self._added_setting(ids))
 
     @classmethod
     def _derived(cls, pieces: Sequence[str], settings: Json) -> Self:
         """A tokenizer of another one's pieces, of which that one has warned."""
-        warn_of_unreachable(pieces, {name: settings[name] for name in _NORMALIZER}, silent=True)
+        added = {piece for piece, flags in settings.get("added_pieces", {}).items() if SPECIAL in flags}
+        warn_of_unreachable(_without(pieces, added), {name: settings[name] for name in _NORMALIZER}, silent=True)
         return cls(pieces, **settings)
 
     def tokenize(self, strings: Strings, special_tokens: bool = False) -> tf.RaggedTensor:
@@ -206,13 +226,15 @@ class Tokenizer(BaseTokenizer):
 
         Args:
             strings: string [batch], a list, or one string (a batch of one).
-            special_tokens: treat "[MASK]", "[SEP]", "[CLS]", "[UNK]" and "[PAD]" in the text as special tokens instead
-                of ordinary text.
+            special_tokens: treat "[MASK]", "[SEP]", "[CLS]", "[UNK]", "[PAD]" and special `added_pieces` in the text as
+                special tokens instead of ordinary text.
 
         Returns:
             int32 [batch, None].
         """
-        _, _, ids, row_splits, _, _ = self._tokenize(strings, special_tokens, with_offsets=False)
+        if special_tokens:
+            return self._with_specials(strings, with_offsets=False)[1]
+        _, _, ids, row_splits, _, _ = self._tokenize(strings)
         return tf.RaggedTensor.from_row_splits(ids, row_splits, validate=False)
 
     def tokenize_with_offsets(
@@ -231,9 +253,28 @@ class Tokenizer(BaseTokenizer):
             ids, starts, ends: int32 [batch, None]. Piece j of row i is bytes starts[i, j] to ends[i, j] (exclusive,
             always more than starts[i, j]) of strings[i].
         """
-        text, (offsets, offset_splits), ids, row_splits, starts, ends = self._tokenize(
-            strings, special_tokens, with_offsets=True
-        )
+        if special_tokens:
+            text, ids, starts, ends = self._with_specials(strings, with_offsets=True)
+            begins = tf.cumsum(tf.cast(tf.strings.length(text), tf.int64), exclusive=True)
+            shift = tf.gather(begins, rows_of(ids.row_splits))
+            starts, ends = starts - shift, ends - shift
+        else:
+            ids, starts, ends = self._segment_pieces(string_tensor(strings), with_offsets=True)
+        return ids, *(ids.with_values(tf.cast(at, tf.int32)) for at in (starts, ends))
+
+    def _with_specials(
+        self, strings: Strings, with_offsets: bool
+    ) -> tuple[tf.Tensor, tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """Text without invalid bytes, and its tokens as `Segments.tokenize` returns them."""
+        text = replace_invalid(string_tensor(strings), FILLER.encode())
+        tokenize = functools.partial(self._segment_pieces, with_offsets=with_offsets)
+        return text, *self._segments.tokenize(text, tokenize, with_offsets=with_offsets)
+
+    def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """As `SubwordTokenizer._segment_pieces`."""
+        text, (offsets, offset_splits), ids, row_splits, starts, ends = self._tokenize(segments, with_offsets)
+        if not with_offsets:
+            return tf.RaggedTensor.from_row_splits(ids, row_splits, validate=False), starts, ends
         rows = rows_of(row_splits)  # [pieces]
         begins = tf.gather(offset_splits, rows)
         first_bytes = tf.gather(offsets, begins + starts)
@@ -244,10 +285,7 @@ class Tokenizer(BaseTokenizer):
         text_begins = tf.cumsum(tf.cast(tf.strings.length(text), tf.int64), exclusive=True)
         ending = tf.gather(all_bytes, tf.gather(text_begins, rows) + last_bytes)
         past_last = last_bytes + tf.gather(self._character_lengths, tf.cast(ending, tf.int32))
-        return tuple(
-            tf.RaggedTensor.from_row_splits(tf.cast(values, tf.int32), row_splits, validate=False)
-            for values in (ids, first_bytes, past_last)
-        )
+        return tf.RaggedTensor.from_row_splits(ids, row_splits, validate=False), first_bytes, past_last
 
     def tokenize_with_words(self, strings: Strings) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """Converts text to token ids and marks the first piece of each word; words are separated by white space.
@@ -262,7 +300,7 @@ class Tokenizer(BaseTokenizer):
             ids: int32 [batch, None].
             word_starts: bool [batch, None].
         """
-        _, _, ids, row_splits, starts, ends = self._tokenize(strings, special_tokens=False, with_offsets=False)
+        _, _, ids, row_splits, starts, ends = self._tokenize(strings)
         alone, rows = tf.gather(self._stands_alone, ids), rows_of(row_splits)
         # Normalized text still has all its white space, and nothing else between two pieces.
         begins = (starts[1:] != ends[:-1]) | alone[1:] | alone[:-1] | (rows[1:] != rows[:-1])
@@ -274,10 +312,10 @@ class Tokenizer(BaseTokenizer):
         return tf.where(tf.gather(self.continues, ids), tf.strings.regex_replace(pieces, "^##", ""), " " + pieces)
 
     def _tokenize(
-        self, strings: Strings, special_tokens: bool, with_offsets: bool
+        self, strings: Strings, with_offsets: bool = False
     ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Text without invalid bytes, the normalizer's offsets into it, and the tokens (see `_Tokens`)."""
-        text, normalized, *offsets = self._normalizer.normalize(strings, special_tokens, with_offsets)
+        text, normalized, *offsets = self._normalizer.normalize(strings, with_offsets)
         tokens = _, _, starts, ends = wordpiece(normalized, self._ordinary_model)
         any_long = tf.reduce_any(ends - starts > self.max_input_chars_per_word)
         return text, offsets, *tf.cond(any_long, lambda: self._with_long_words(normalized), lambda: tokens)

@@ -12,7 +12,7 @@ from bert_tf.errors import DataError
 from bert_tf.files import read_bytes, text_path, write_text
 from bert_tf.text.codepoints import CJK_RANGES, SPECIAL_PIECES, cleaned, is_punctuation
 from bert_tf.text.encoding import decode
-from bert_tf.types import StrPath
+from bert_tf.types import Json, StrPath
 
 MAX_PIECE_BYTES = 256  # the limit of TF Text's WordPiece op, without "##"
 # Of any other tokenizer: the longest of GPT-2 have 128. A piece of millions takes a thousand times its size in memory.
@@ -208,7 +208,7 @@ def decided(
     split_cjk: bool | None = None,
     *,
     clean: Clean = cleaned,
-) -> dict[str, bool]:
+) -> Json:
     """The settings of `Tokenizer`, where None is BERT's default unless that hides pieces: then the vocabulary decides.
 
     So a vocabulary with capitals keeps case and accents, and one with composed characters, such as Hangul syllables,
@@ -272,7 +272,7 @@ def warn_of_unreachable(
     _WARNED.add(key)
 
 
-def guess_tokenizer(pieces: Sequence[str]) -> tuple[dict[str, bool], str]:
+def guess_tokenizer(pieces: Sequence[str]) -> tuple[Json, str]:
     """Guesses a tokenizer's settings from its vocabulary (`decided`), for checkpoints that do not store them.
 
     Returns:

@@ -24,6 +24,11 @@ PIECES = [
 ]  # fmt: skip
 
 
+def of(vocab, lower_case=True, strip_accents=None, split_cjk=True):
+    """A tokenizer with BERT's defaults, which this vocabulary would not decide for."""
+    return Tokenizer(vocab, lower_case, lower_case if strip_accents is None else strip_accents, split_cjk)
+
+
 def spans(tokenizer, text, **options):
     """(wordpiece, source text it covers) for each wordpiece of one text."""
     source = text if isinstance(text, bytes) else text.encode()
@@ -32,12 +37,12 @@ def spans(tokenizer, text, **options):
 
 
 def test_special_ids_and_config():
-    tokenizer = Tokenizer(PIECES, lower_case=False)
+    tokenizer = of(PIECES, lower_case=False)
     assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id) == (0, 1, 2)
     assert (tokenizer.sep_id, tokenizer.mask_id) == (3, 4)
     assert tokenizer.vocab == PIECES and tokenizer.vocab_size == len(PIECES)
     assert tokenizer.get_config() == {"lower_case": False, "strip_accents": False, "split_cjk": True}
-    assert Tokenizer(PIECES).strip_accents and not Tokenizer(PIECES, strip_accents=False).strip_accents
+    assert of(PIECES).strip_accents and not of(PIECES, strip_accents=False).strip_accents
 
 
 def test_special_ids_are_those_of_the_vocabulary():
@@ -47,7 +52,7 @@ def test_special_ids_are_those_of_the_vocabulary():
 
 
 def test_a_string_a_list_and_a_tensor_give_the_same_ids():
-    tokenizer = Tokenizer(PIECES)
+    tokenizer = of(PIECES)
     expected = [[5, 6, 7, 8, 9, 11]]
     for strings in ("The food was not good.", ["The food was not good."], tf.constant(["The food was not good."])):
         ids = tokenizer.tokenize(strings)
@@ -56,7 +61,7 @@ def test_a_string_a_list_and_a_tensor_give_the_same_ids():
 
 @pytest.mark.parametrize("texts", [[], [""], ["", " \t\n", "\u3000\u200b\0"], tf.zeros([0], tf.string)], ids=repr)
 def test_empty_texts_give_empty_rows(texts):
-    tokenizer = Tokenizer(PIECES)
+    tokenizer = of(PIECES)
     for special_tokens in (False, True):
         parts = tokenizer.tokenize_with_offsets(texts, special_tokens=special_tokens)
         for part in (tokenizer.tokenize(texts, special_tokens=special_tokens), *parts):
@@ -81,16 +86,16 @@ def test_empty_texts_give_empty_rows(texts):
     ],
 )
 def test_offsets_cover_the_source_characters(options, text, expected):
-    assert spans(Tokenizer(PIECES, **options), text) == expected
+    assert spans(of(PIECES, **options), text) == expected
 
 
 def test_offsets_count_the_bytes_of_the_input_even_if_some_are_invalid():
-    ids, starts, ends = Tokenizer(PIECES).tokenize_with_offsets([b"\xff\xffthe\xed\xa0\x80 fo\xc3od \xe4\xb8"])
+    ids, starts, ends = of(PIECES).tokenize_with_offsets([b"\xff\xffthe\xed\xa0\x80 fo\xc3od \xe4\xb8"])
     assert [ids.to_list(), starts.to_list(), ends.to_list()] == [[[5, 6]], [[2, 9]], [[5, 14]]]
 
 
 def test_special_tokens_are_plain_text_by_default():
-    tokenizer = Tokenizer(PIECES)
+    tokenizer = of(PIECES)
     text = "the[MASK] [SEP][mask]"
     as_text = [("the", "the"), ("[", "["), ("mask", "MASK"), ("]", "]"), ("[", "["), ("[UNK]", "SEP"), ("]", "]")]
     mask = [("[", "["), ("mask", "mask"), ("]", "]")]
@@ -101,12 +106,12 @@ def test_special_tokens_are_plain_text_by_default():
 
 def test_every_special_token_is_found_with_its_span():
     text = "a".join(SPECIALS)
-    found = spans(Tokenizer(PIECES), text, special_tokens=True)
+    found = spans(of(PIECES), text, special_tokens=True)
     assert found == [pair for piece in SPECIALS for pair in ((piece, piece), ("a", "a"))][:-1]
 
 
 def test_no_other_text_is_mistaken_for_a_special_token():
-    tokenizer = Tokenizer(PIECES)
+    tokenizer = of(PIECES)
     inner = [chr(code) for code in range(0xFDD0, 0xFDF0)] + [bytes([byte]) for byte in range(0xF5, 0x100)]
     ids = tokenizer.tokenize(inner, special_tokens=True).to_list()
     assert ids == [[1]] * 32 + [[]] * 11
@@ -157,7 +162,7 @@ def test_words_may_contain_ideographs_and_an_unknown_token_is_a_word():
 
 
 def test_detokenize_joins_wordpieces_without_cls_sep_and_padding():
-    tokenizer = Tokenizer(PIECES)
+    tokenizer = of(PIECES)
     ids = tokenizer.tokenize(["The foods was not [MASK].", "xyz"], special_tokens=True)
     assert tokenizer.detokenize(ids).numpy().tolist() == [b"the foods was not [MASK] .", b"[UNK]"]
     dense = tf.constant([[2, 5, 6, 3, 9, 3], [2, 10, 3, 0, 0, 0]], tf.int64)
@@ -174,7 +179,7 @@ def test_ids_may_be_lists_arrays_and_tensors_with_rows_of_any_length():
 
 
 def test_same_results_in_a_data_pipeline_and_in_a_function():
-    tokenizer = Tokenizer(PIECES)
+    tokenizer = of(PIECES)
     texts = ["The food", "ΑΣ " + "a" * 201, b"\xff[MASK]", ""]
     expected = tokenizer.tokenize(texts, special_tokens=True).to_list()
     dataset = tf.data.Dataset.from_tensor_slices(texts).batch(4)
@@ -188,7 +193,7 @@ def test_same_results_in_a_data_pipeline_and_in_a_function():
 
 
 def test_every_method_is_traced_by_autograph_without_a_warning(caplog):
-    tokenizer = Tokenizer(PIECES)
+    tokenizer = of(PIECES)
     tf.get_logger().addHandler(caplog.handler)
     try:
         texts, ids = tf.constant(["The food", "good"]), tf.constant([[2, 5, 3], [2, 9, 3]])
@@ -206,7 +211,7 @@ def test_every_method_is_traced_by_autograph_without_a_warning(caplog):
             "save",
         }
         in_python |= {"specials", "special_ids", "strip_accents", "split_cjk", "keeps_spaces"}
-        in_python |= {"description", "needed_pieces", "pieces_of", "subset"}
+        in_python |= {"description", "needed_pieces", "pieces_of", "subset", "added_ids", "unreachable"}
         methods = public - in_python - {"pack", "word_starts"}  # which take ragged ids
         assert methods == {"tokenize", "tokenize_with_offsets", "tokenize_with_words", "encode", "detokenize"}
         for name in methods:
@@ -224,7 +229,7 @@ def test_an_exported_model_needs_neither_the_vocabulary_nor_this_package(tmp_pat
     texts = ["The food was [MASK].", "ΑΣ " + "a" * 201, "각", ""]
     write_vocabulary(tmp_path / "vocab.txt", PIECES)
     module = tf.Module()
-    module.tokenizer = Tokenizer(tmp_path / "vocab.txt")
+    module.tokenizer = of(tmp_path / "vocab.txt")
     expected = [part.to_list() for part in module.tokenizer.tokenize_with_offsets(texts, True)]
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
@@ -255,13 +260,13 @@ def test_an_exported_model_needs_neither_the_vocabulary_nor_this_package(tmp_pat
 def test_a_tokenizer_can_be_created_inside_a_graph():
     @tf.function
     def tokenize(text):
-        return Tokenizer(PIECES).tokenize(text)
+        return of(PIECES).tokenize(text)
 
     assert tokenize(tf.constant(["the food"])).to_list() == [[5, 6]]
 
 
 def test_a_line_of_ten_megabytes_is_tokenized():
-    ids = Tokenizer(PIECES).tokenize([b"the food " * 1_100_000 + b"\xff" + b"a" * 100_000])
+    ids = of(PIECES).tokenize([b"the food " * 1_100_000 + b"\xff" + b"a" * 100_000])
     assert ids.shape == [1, None] and ids.row_lengths().numpy().tolist() == [2_200_001]
     assert ids[0, -1] == 1
 

@@ -19,6 +19,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.files import write_json
 from bert_tf.text import BaseTokenizer, Tokenizer
+from bert_tf.text.base import FLAGS, ROBERTA, SPECIAL
 from bert_tf.text.byte_pair import BytePairTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.types import Json
@@ -143,6 +144,8 @@ def write_tokenizer(path: str, tokenizer: BaseTokenizer, config: Json, model: Be
     if isinstance(tokenizer, Tokenizer) and _CLASSES.get(f"{stem}Tokenizer") == wordpiece:
         settings["tokenizer_class"] = f"{stem}Tokenizer"  # of DistilBERT and ELECTRA, which do the same as BERT's
     config = _of_vocabulary(config, {piece: number for number, piece in enumerate(real_pieces(tokenizer.vocab))})
+    if decoder := _decoder(config.get("added_tokens_decoder") or {}, tokenizer):
+        config["added_tokens_decoder"] = decoder
     longest = model.max_position_embeddings
     result: Json = config | settings | {"model_max_length": min(config.get("model_max_length") or longest, longest)}
     result |= dict(zip(SPECIAL_NAMES, tokenizer.special_names, strict=True))
@@ -153,6 +156,21 @@ def write_tokenizer(path: str, tokenizer: BaseTokenizer, config: Json, model: Be
     if settings["tokenizer_class"] in GENERIC_CLASSES and not os.path.exists(os.path.join(path, LIBRARY)):
         return ["tokenizer: Transformers adds no special tokens around texts, as it has no class for such a model"]
     return []
+
+
+def _decoder(decoder: Json, tokenizer: BaseTokenizer) -> Json:
+    """The `added_tokens_decoder` of a source, with the added pieces of the tokenizer.
+
+    And with <mask>, which takes the white space before it along only in some releases if no file says so.
+    """
+    known = {token["content"] for token in decoder.values()}
+    added = {ROBERTA.mask: (SPECIAL, "lstrip")} | {**tokenizer.added_pieces}
+    tokens = {
+        str(number): {"content": piece} | {flag: flag in added[piece] for flag in FLAGS}
+        for number, piece in enumerate(tokenizer.vocab)
+        if piece in added and piece not in known
+    }
+    return decoder | tokens
 
 
 def _of_vocabulary(config: Json, ids: Mapping[str, int]) -> Json:
@@ -175,4 +193,6 @@ def _of_vocabulary(config: Json, ids: Mapping[str, int]) -> Json:
             result[name] = {key: token for key, token in value.items() if known(token)}
         elif not name.endswith("_token") or not isinstance(value, str | dict) or known(value):
             result[name] = value
+    if isinstance(result.get("extra_special_tokens"), list):  # Transformers 4 reads an object only, and this list
+        result["additional_special_tokens"] = result.pop("extra_special_tokens")
     return result

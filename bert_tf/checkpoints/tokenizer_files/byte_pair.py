@@ -46,7 +46,8 @@ def read(files: TokenizerFiles) -> BytePairTokenizer:
     source = f"{files.file(FILES[0])} and {FILES[1]}" if stored else files.file(LIBRARY)
     complete = files.completed(pieces, source, fill=True)
     with located(source):
-        tokenizer = BytePairTokenizer(complete, merges, add_prefix_space=_adds_space(files))
+        prefix = _adds_space(files)
+        tokenizer = BytePairTokenizer(complete, merges, add_prefix_space=prefix, added_pieces=files.added_pieces)
         check_merges(pieces, merges, files.added())
     normalizers, steps = map(files.components, ("normalizer", "pre_tokenizer"))
     usual = [one.get("type") for one in steps] == [_BYTE_LEVEL] and steps[0].get("use_regex", True)
@@ -82,7 +83,8 @@ def _of_library(files: TokenizerFiles) -> tuple[list[str], list[str]]:
 
 def write(path: str, tokenizer: BytePairTokenizer) -> Json:
     """Writes the vocabulary; returns the settings for tokenizer_config.json."""
-    real, prefix = BytePairTokenizer(real_pieces(tokenizer.vocab), tokenizer.merges), tokenizer.add_prefix_space
+    prefix = tokenizer.add_prefix_space
+    real = BytePairTokenizer(real_pieces(tokenizer.vocab), tokenizer.merges, added_pieces=tokenizer.added_pieces)
     if tokenizer.special_names == ROBERTA:
         real.save(path)
         return {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": prefix}

@@ -12,7 +12,7 @@ from bert_tf.config.values import Rule
 from bert_tf.errors import DataError
 from bert_tf.files import checked, read_json
 from bert_tf.text import BaseTokenizer
-from bert_tf.text.base import BERT, ROBERTA
+from bert_tf.text.base import BERT, FLAGS, ROBERTA, SPECIAL
 from bert_tf.text.vocabulary import check_size
 from bert_tf.types import Json
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 CONFIG, LIBRARY = "tokenizer_config.json", "tokenizer.json"
+_MAP = "special_tokens_map.json"
 # Classes that follow tokenizer.json in everything.
 GENERIC_CLASSES = {"PreTrainedTokenizer", "TokenizersBackend"}
 SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of `Specials`
@@ -50,6 +51,10 @@ class _Config(TypedDict, total=False):
 class _Token(TypedDict, total=False):
     content: Required[str]
     special: bool
+    lstrip: bool
+    rstrip: bool
+    single_word: bool
+    normalized: bool
 
 
 _Id = Annotated[int, Rule(at_least=0)]
@@ -100,6 +105,7 @@ class TokenizerFiles:
         name: class of the tokenizer, without "Fast" at its end; None if none is named.
         generic: whether tokenizer.json says everything, as no class of Transformers that is known here is named.
         vocab_size: number of word embeddings.
+        added_pieces: in `BaseTokenizer`; set by `completed`.
         warnings: on what differs from Transformers, and on guesses; readers append to it.
     """
 
@@ -109,6 +115,7 @@ class TokenizerFiles:
     name: str | None
     generic: bool
     vocab_size: int
+    added_pieces: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     warnings: list[str] = dataclasses.field(default_factory=list)
 
     @classmethod
@@ -221,12 +228,12 @@ class TokenizerFiles:
         complete = list(pieces)
         added = self._append_added(complete)
         if fill:
-            added += self._append_named(complete)
-        if shown := ", ".join([token for token in added if token not in (*BERT, *ROBERTA)][:_SHOWN]):
-            self.warnings.append(
-                f"tokenizer: added tokens ({shown}) are ordinary pieces here; Transformers looks for them in texts "
-                "before everything else"
-            )
+            added |= {token: [] for token in self._append_named(complete)}
+        known = set(complete)
+        # CamemBERT's NOTUSED are in no text, and special tokens are known, unless they take white space as others do.
+        found = (token for token in added if token in known and not token.endswith("NOTUSED"))
+        self.added_pieces.update({token: added[token] for token in found if not _usual(token, added[token])})
+        self._warn_of_added()
         missing = self.vocab_size - len(complete)
         if fill and missing > 0:
             self.warnings.append(
@@ -237,15 +244,33 @@ class TokenizerFiles:
         check_size(complete, self.vocab_size, source)
         return complete
 
-    def _append_added(self, pieces: list[str]) -> list[str]:
+    def _warn_of_added(self) -> None:
+        """Appends warnings on added pieces, which Transformers looks for in all texts."""
+        new = {token: flags for token, flags in self.added_pieces.items() if token not in (*BERT, *ROBERTA)}
+        special, ordinary = (
+            ", ".join([token for token, flags in new.items() if (SPECIAL in flags) == wanted][:_SHOWN])
+            for wanted in (True, False)
+        )
+        if special:
+            self.warnings.append(
+                f"tokenizer: added tokens ({special}) are special with special_tokens=True, as [MASK] is; Transformers "
+                "looks for them in all texts"
+            )
+        if ordinary:
+            self.warnings.append(
+                f"tokenizer: added tokens ({ordinary}) are ordinary pieces here; Transformers looks for them in texts "
+                "before everything else"
+            )
+
+    def _append_added(self, pieces: list[str]) -> dict[str, list[str]]:
         """Appends the added tokens, from all files that list them, to `pieces`.
 
         Returns:
-            Those that it lacked, and those that Transformers looks for in all texts.
+            Those that it lacked, those that texts have as special tokens, and those that Transformers looks for in all
+            texts, with their flags.
         """
         tokens = self._numbered()
         added = {number: token["content"] for number, token in tokens.items()}
-        ordinary = [token["content"] for token in tokens.values() if not token.get("special", True)]
         for number, token in added.items():
             if token in (*BERT, *ROBERTA) and number < len(pieces) and pieces[number] != token:
                 raise DataError(
@@ -260,7 +285,11 @@ class TokenizerFiles:
                 f"{len(pieces)} pieces of the vocabulary without a gap"
             )
         pieces += new.values()
-        return list(dict.fromkeys((*new.values(), *ordinary)))
+        listed = {token: (SPECIAL,) for token in self._additional_special()}
+        return {
+            token["content"]: [flag for flag in FLAGS if token.get(flag, flag in listed.get(token["content"], ()))]
+            for token in tokens.values()
+        }
 
     def _append_named(self, pieces: list[str]) -> list[str]:
         """Appends special tokens that files name and no file numbers; returns them."""
@@ -273,11 +302,20 @@ class TokenizerFiles:
         pieces += new
         return new
 
+    def _maps(self) -> dict[str, Json]:
+        """The contents of the files that name special tokens, by file."""
+        file = self.file(_MAP)
+        return {_MAP: read_json(file, Json) if os.path.exists(file) else {}, CONFIG: self.config}
+
+    def _additional_special(self) -> set[str]:
+        """Special tokens that files name besides those in SPECIAL_NAMES."""
+        lists = (names.get("additional_special_tokens") or [] for names in self._maps().values())
+        tokens = (token for listed in lists if isinstance(listed, list) for token in listed)
+        return {str(token.get("content") if isinstance(token, dict) else token) for token in tokens}
+
     def _special_names(self) -> dict[str, dict[str, str]]:
         """Special tokens by the files that name them: SPECIAL_NAMES -> token."""
-        file = self.file("special_tokens_map.json")
-        found: dict[str, Json] = {"special_tokens_map.json": read_json(file, Json) if os.path.exists(file) else {}}
-        found[CONFIG] = self.config
+        found = self._maps()
         result: dict[str, dict[str, str]] = {}
         for source, names in found.items():
             tokens = {name: names[name] for name in SPECIAL_NAMES if name in names}
@@ -340,6 +378,12 @@ def _flat(part: Json | None, name: str) -> list[Json]:
     return [part] if part else []
 
 
+def _usual(token: str, flags: Sequence[str]) -> bool:
+    """Whether a token is a special one of BERT or RoBERTa, and texts are split at it as `text.segments` does."""
+    usual = {"lstrip"} if token == ROBERTA.mask else set()
+    return token in (*BERT, *ROBERTA) and usual == {*flags} - {SPECIAL, "normalized"}
+
+
 def _unused(number: int) -> str:
     return f"[padding{number}]"
 
@@ -373,7 +417,11 @@ def write_library(
     library.post_processor = processors.TemplateProcessing(
         single=single, pair=pair, special_tokens=[(names.cls, tokenizer.cls_id), (names.sep, tokenizer.sep_id)]
     )
-    tokens = dict.fromkeys((*names, *others))
+    added = tokenizer.added_pieces
+    tokens = [name for name in dict.fromkeys((*names, *others)) if name not in added]
     library.add_special_tokens([AddedToken(name, lstrip=name == ROBERTA.mask, normalized=False) for name in tokens])
+    for piece, flags in added.items():
+        token = AddedToken(piece, **{flag: flag in flags for flag in FLAGS})
+        (library.add_special_tokens if SPECIAL in flags else library.add_tokens)([token])
     library.save(os.path.join(path, LIBRARY))
     return {"tokenizer_class": "PreTrainedTokenizerFast"}

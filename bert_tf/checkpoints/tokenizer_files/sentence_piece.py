@@ -101,9 +101,9 @@ def read(files: TokenizerFiles) -> SentencePieceTokenizer:
     with located(source):
         model = with_ids(model, complete) if complete != pieces else model
         if files.name in _LOWER_CASES:  # a generic class keeps the pieces that ALBERT splits
-            tokenizer = albert_tokenizer(model, settings["lower_case"], settings["strip_accents"])
+            tokenizer = albert_tokenizer(model, settings["lower_case"], settings["strip_accents"], files.added_pieces)
         else:
-            tokenizer = SentencePieceTokenizer(model, **settings)
+            tokenizer = SentencePieceTokenizer(model, **settings, added_pieces=files.added_pieces)
     if _split(files)[0] == settings:
         files.compare_texts(tokenizer, beside=name if stored else None)
     return tokenizer
@@ -252,20 +252,24 @@ def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
             "--format=bert_tf holds every model"
         )
     if not usual:
-        if changes := tokenizer.get_config():
+        if changes := tokenizer.changes:
             raise ConfigError(
                 f"Transformers has no tokenizer that changes texts ({', '.join(changes)}) before such a SentencePiece "
                 "model; --format=bert_tf holds every model"
             )
         write_bytes(os.path.join(path, _PLAIN), model)
         return {"tokenizer_class": "TokenizersBackend"}
-    plain = _is_unigram(proto) and not (tokenizer.get_config() or proto.trainer_spec.byte_fallback or _unused(proto))
-    if plain and names == ROBERTA and pieces[-1] == names.mask:
+    plain = _is_unigram(proto) and not (tokenizer.changes or proto.trainer_spec.byte_fallback or _unused(proto))
+    # Added pieces are not in these .model files, but follow <mask>.
+    own = list(pieces)
+    while own[-1] in tokenizer.added_pieces:
+        own.pop()
+    if plain and names == ROBERTA and own[-1] == names.mask:
         original = None
-        if pieces[:4] == [names.cls, names.pad, names.sep, names.unk]:
-            name, original = _XLM_R, [names.unk, names.cls, names.sep, *pieces[4:-1]]
-        elif pieces[: len(_CAMEMBERT_FIRST)] == _CAMEMBERT_FIRST:
-            name, original = _CAMEMBERT, [names.unk, *pieces[len(_CAMEMBERT_FIRST) : -1]]
+        if own[:4] == [names.cls, names.pad, names.sep, names.unk]:
+            name, original = _XLM_R, [names.unk, names.cls, names.sep, *own[4:-1]]
+        elif own[: len(_CAMEMBERT_FIRST)] == _CAMEMBERT_FIRST:
+            name, original = _CAMEMBERT, [names.unk, *own[len(_CAMEMBERT_FIRST) : -1]]
         if original:
             write_bytes(os.path.join(path, _FAIRSEQ), with_ids(model, original))
             return {"tokenizer_class": name, "add_prefix_space": True}

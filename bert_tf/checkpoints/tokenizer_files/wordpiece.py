@@ -62,7 +62,7 @@ def read(files: TokenizerFiles) -> Tokenizer:
     file = LIBRARY if _LIMIT in files.model else CONFIG
     found = (files.model if file == LIBRARY else files.config).get(_LIMIT, _MAX_WORD_CHARS)
     limits = checked({_LIMIT: found}, _Limits, files.file(file))
-    tokenizer = Tokenizer(pieces, **settings, **limits)
+    tokenizer = Tokenizer(pieces, **settings, **limits, added_pieces=files.added_pieces)
     if files.library and not (listed and _kinds(files) == _BERT):
         files.compare_texts(tokenizer, beside=None if listed else VOCABULARY)
     return tokenizer

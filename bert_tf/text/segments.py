@@ -1,0 +1,112 @@
+"""Special pieces in texts: a text is split at their names, and what is between them is tokenized."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeAlias
+
+import tensorflow as tf
+
+from bert_tf.text.base import ROBERTA, SPECIAL, rows_of
+from bert_tf.text.codepoints import RE2_WHITE_SPACE
+
+# Tokenizes segments, string [segments], valid UTF-8: ids int32 [segments, None], and the starts and ends of the pieces,
+# int64 [pieces] in bytes of their segments, or empty.
+Tokenize: TypeAlias = Callable[[tf.Tensor], tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]]
+
+# In segmented text: bytes that UTF-8 never contains.
+WALL = b"\xff"  # between two segments
+_SPECIAL = b"\xf5"  # begins a segment that is a special piece; two bytes with its number follow
+_SKIPPED = b"\xfd"  # begins a segment without tokens
+_DIGIT = 0x80  # the bytes of numbers have this value and more, so that no name contains them
+_BASE = 0x40
+# What a word consists of for Hugging Face's `tokenizers`, the inside of a character class.
+_WORD = r"\pL\pM\p{Nd}\p{Pc}"
+
+
+class Segments:
+    """Splits texts at special pieces.
+
+    Args:
+        pieces: the vocabulary, by id.
+        names: of its special tokens.
+        added: as for `BaseTokenizer`.
+    """
+
+    def __init__(self, pieces: Sequence[str], names: Sequence[str], added: Mapping[str, Collection[str]]) -> None:
+        special: dict[str, Collection[str]] = {name: ("lstrip",) if name == ROBERTA.mask else () for name in names}
+        special |= {piece: flags for piece, flags in added.items() if SPECIAL in flags}
+        # A word needs its neighbours as they are, and a piece that contains another one comes before it.
+        order = sorted(special, key=lambda piece: ("single_word" not in special[piece], -len(piece)))
+        numbers = {piece: number for number, piece in enumerate(pieces)}
+        self._rewrites = [
+            rewrite for number, name in enumerate(order) for rewrite in _rewrites(name, number, special[name])
+        ]
+        with tf.init_scope():
+            self._ids = tf.constant([numbers[name] for name in order], tf.int32)
+            self._lengths = tf.constant([len(name.encode()) for name in order], tf.int64)
+
+    def tokenize(
+        self, text: tf.Tensor, tokenize: Tokenize, *, with_offsets: bool
+    ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """Tokenizes texts with special pieces.
+
+        Args:
+            text: string [batch], valid UTF-8.
+            tokenize: tokenizes what is between them.
+            with_offsets: whether starts and ends are needed.
+
+        Returns:
+            ids int32 [batch, None]; starts and ends int64 [pieces] in bytes of the concatenation of all texts.
+        """
+        segments = self._split(text)  # [batch, None]
+        values = segments.values
+        kinds = tf.strings.substr(values, 0, 1)  # first bytes
+        special, skipped = kinds == _SPECIAL, kinds == _SKIPPED
+        found, starts, ends = tokenize(tf.where(special | skipped, b"", values))
+        marks = tf.strings.substr(tf.where(special, values, _marked(0)), 1, 2)
+        decoded = tf.reshape(tf.io.decode_raw(marks, tf.uint8), [-1, 2])  # which has no columns without segments
+        digits = tf.cast(decoded, tf.int32) - _DIGIT
+        number = digits[:, 0] * _BASE + digits[:, 1]
+
+        def joined(of_specials: tf.Tensor, of_pieces: tf.Tensor) -> tf.RaggedTensor:
+            ones = tf.RaggedTensor.from_row_lengths(
+                tf.boolean_mask(of_specials, special), tf.cast(special, tf.int64), validate=False
+            )
+            return tf.concat([ones, found.with_values(of_pieces)], 1)
+
+        ids = joined(tf.gather(self._ids, number), found.values)
+        if with_offsets:
+            names = tf.gather(self._lengths, number)
+            lengths = tf.cast(tf.strings.length(values) - tf.cast(skipped, tf.int32), tf.int64)
+            begins = tf.cumsum(tf.where(special, names, lengths), exclusive=True)
+            shift = tf.gather(begins, rows_of(ids.row_splits))
+            starts = joined(tf.zeros_like(names), starts).values + shift
+            ends = joined(names, ends).values + shift
+        return segments.with_values(ids).merge_dims(1, 2), starts, ends
+
+    def _split(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """Segments [batch, None] of texts: ordinary ones, special pieces, and the white space that these take along."""
+        for pattern, rewrite in self._rewrites:
+            text = tf.strings.regex_replace(text, pattern, rewrite)
+        return tf.strings.split(text, WALL)
+
+
+def _rewrites(name: str, number: int, flags: Collection[str]) -> list[tuple[str, bytes]]:
+    """Regular expressions, and what replaces their matches, that put a special piece between walls."""
+    spaces, others = f"[{RE2_WHITE_SPACE}]", f"[^{RE2_WHITE_SPACE}{_WORD}]"
+    # Groups: a character before the piece, which stays, and white space; the same after it.
+    word = "single_word" in flags
+    before = f"(?:(^|{others})|({spaces}+))" if word else f"()({spaces}*)" if "lstrip" in flags else "()()"
+    after = f"(?:($|{others})|({spaces}+))" if word else f"()({spaces}*)" if "rstrip" in flags else "()()"
+    first = rb"\1" + ((WALL + _SKIPPED) if "lstrip" in flags else b"") + rb"\2"
+    last = ((_SKIPPED + rb"\4" + WALL) if "rstrip" in flags else rb"\4") + rb"\3"
+    rewrite = before + _quoted(name) + after, first + WALL + _marked(number) + WALL + last
+    # Two words share the character between them, which belongs to the first match.
+    return [rewrite] * (1 + word)
+
+
+def _marked(number: int) -> bytes:
+    return _SPECIAL + bytes([_DIGIT + number // _BASE, _DIGIT + number % _BASE])
+
+
+def _quoted(text: str) -> str:
+    return "".join(rf"\x{{{ord(char):x}}}" for char in text)
