@@ -42,6 +42,8 @@ _DESCRIPTOR = re.compile(r"/dev/std(in|out|err)|(/dev|/proc/self)/fd/\d+")
 _CODES = {os.strerror(code): code for code in errno.errorcode}
 # "FILE; No space left on device", at the start of a line or after the name of a graph node.
 _TENSORFLOW = re.compile(rf"^(?:\{{\{{.*?\}}\}} )?(.*); ({'|'.join(map(re.escape, _CODES))})\b", re.MULTILINE)
+# Of file systems that cannot be reached, or that TensorFlow lacks; their classes have other meanings, too.
+_REMOTE = re.compile("Error executing an HTTP request|File system scheme '.*' not implemented")
 
 
 def system_error(error: Exception) -> OSError | None:
@@ -59,6 +61,8 @@ def is_system_error(error: Exception) -> bool:
     import tensorflow as tf
 
     found = tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.PermissionDeniedError
+    if isinstance(error, tf.errors.OpError) and _REMOTE.search(_message(error)):
+        return True
     return isinstance(error, (*found, tf.errors.ResourceExhaustedError))
 
 
@@ -84,7 +88,8 @@ def cause(error: Exception) -> str:
     if found:
         return found.strerror or str(found)
     text = re.sub(r"\{\{.*?\}\} ?", "", _message(error, str(error)).split("[[")[0])
-    return " ".join(text.partition(" [Op:")[0].strip().splitlines()[-1:])[:300]
+    lines = text.partition(" [Op:")[0].strip().splitlines()
+    return " ".join(line.strip() for line in (lines if _REMOTE.search(text) else lines[-1:]))[:300]
 
 
 @contextlib.contextmanager
