@@ -160,7 +160,6 @@ def test_what_splits_text_in_other_ways_is_read_without_a_tokenizer(library, key
     ("keys", "value", "named"),
     [
         (["pre_tokenizer"], {"type": "Sequence", "pretokenizers": [SPLIT, BYTE_LEVEL]}, {"numbers"}),
-        (["pre_tokenizer", "use_regex"], False, {"spaces around special tokens"}),
         (["normalizer"], {"type": "NFC"}, {"decomposed Hangul"}),
         (["normalizer"], {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}, {"capital letters"}),
     ],
