@@ -21,7 +21,7 @@ from bert_tf.text import Tokenizer
 from bert_tf.training.state.checkpoints import Checkpoints
 from tests.checkpoints.small import small_checkpoint
 from tests.errors import raises
-from tests.learned import TOKENIZERS
+from tests.learned import KINDS, TOKENIZERS
 from tests.model.small import PIECES, PRUNED, features, randomize, small_config
 
 
@@ -377,10 +377,10 @@ def test_every_file_is_listed_with_its_checksum(of_all_kinds, kind):
             assert f"{zlib.crc32(content):08x}" == expected
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_one_flipped_bit_in_any_file_is_an_error_that_names_the_file(of_all_kinds, kind, tmp_path):
     names = [path.name for path in of_all_kinds[kind].iterdir() if path.name != "config.json"]
-    for name, place in itertools.product(names, [0.001, 0.3, 0.5, 0.7, 0.999]):
+    for name, place in itertools.product(names, [0.001, 0.5, 0.999]):
         folder = tmp_path / f"{name} {place}"
         shutil.copytree(of_all_kinds[kind], folder)
         content = bytearray((folder / name).read_bytes())
