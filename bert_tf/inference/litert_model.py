@@ -4,6 +4,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,6 +18,7 @@ from bert_tf.types import Array
 NAME, RUNTIME, FILE = "LiteRT", "LiteRT", "model.tflite"
 DTYPE = tf.int32  # of the ids, which phones compute fastest
 OPTIMIZATIONS: tuple[str, ...] = ("none", "int8")
+FIXED_SCALES = False
 
 
 def require() -> None:
@@ -27,25 +29,33 @@ def require() -> None:
         raise ConfigError("ai-edge-litert is not installed; pip install 'bert_tf[litert]'") from None
 
 
-def write(graph: TokenGraph, path: str, optimize: str) -> None:
+def write(graph: TokenGraph, path: str) -> None:
     """Writes a graph, with one signature.
-
-    In int8, weights are rounded when the file is written, those of products per column, and the inputs of products when
-    they are computed (dynamic range quantization).
 
     Args:
         graph: with inputs of `DTYPE`.
         path: of the file.
-        optimize: one of `OPTIMIZATIONS`.
 
     Raises:
         DataError: LiteRT lacks an op of the graph. Flex, which has all of TensorFlow's, is not in its packages.
     """
+    _write(graph, path, [])
+
+
+def write_int8(graph: TokenGraph, path: str) -> None:
+    """Writes a graph with products in int8; arguments and errors as for `write`.
+
+    Weights are rounded when the file is written, per column, and the inputs of products when they are computed, with a
+    scale for each row (dynamic range quantization).
+    """
+    _write(graph, path, [tf.lite.Optimize.DEFAULT])
+
+
+def _write(graph: TokenGraph, path: str, optimizations: list[Any]) -> None:
     with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as folder, quiet.standard_error_closed():
         save_graphs({DEFAULT: graph.function.get_concrete_function()}, folder)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[DEFAULT])
-        if optimize == "int8":
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.optimizations = optimizations
         try:
             model = converter.convert()
         except Exception as error:  # of a class that TensorFlow does not export

@@ -21,6 +21,10 @@ from bert_tf.inference import litert_model, onnx_model
 from bert_tf.inference.embedder import Embedder
 from bert_tf.inference.saved_model import on_cpu
 from bert_tf.inference.token_graph import TokenGraph
+from bert_tf.model.encoder import encoder_of
+from bert_tf.model.layers import converted
+from bert_tf.model.precision.optimize import ranges_of
+from bert_tf.model.precision.smoothed import smoothed_forms
 from bert_tf.tasks.task import Task
 from bert_tf.types import Array
 
@@ -33,12 +37,16 @@ class _Format(Protocol):
     FILE: str
     DTYPE: tf.DType
     OPTIMIZATIONS: tuple[str, ...]
+    FIXED_SCALES: bool  # of the inputs of products in int8
 
     def require(self) -> None:
         """Raises ConfigError if a package is missing."""
 
-    def write(self, graph: TokenGraph, path: str, optimize: str) -> None:
+    def write(self, graph: TokenGraph, path: str) -> None:
         """Writes a graph."""
+
+    def write_int8(self, graph: TokenGraph, path: str) -> None:
+        """Writes a graph, of `smoothed_forms`, with products in int8."""
 
     def runner(self, path: str) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
         """Opens a file; the result maps inputs to outputs, by name."""
@@ -53,8 +61,8 @@ _FORMATS: dict[str, _Format] = {
 # differ by more: the two forms of GELU, which are among the nearest, by 1e-3.
 _ALIKE = 1e-4
 # Largest difference of the outputs of an optimized model from float32 (root mean square, relative): more than
-# `TOLERANCES` allow for the states of the last layer, because logits can be small.
-_DISTANCE = 0.3
+# `TOLERANCES` allow for the states of the last layer, because logits can be small; and that from which on it is said.
+_DISTANCE, _NEAR = 0.3, 0.05
 # A file of protocol buffers has at most as many bytes.
 _LARGEST = 2**31 - 1
 
@@ -68,7 +76,7 @@ class ExportedFile(NamedTuple):
         inputs: names of the inputs, in their order.
         outputs: names of the outputs.
         checked: what was compared with the model in memory, as text; "" if nothing was compared.
-        warnings: what the files beside it lack, as text.
+        warnings: what the files beside it lack, and how far an optimized model is from float32 if that is much.
     """
 
     path: str
@@ -129,11 +137,17 @@ def export_portable(
         graph = TokenGraph(task, model, kind.DTYPE)
         outputs = tuple(graph.function.get_concrete_function().structured_outputs)
         file = os.path.join(temporary, kind.FILE)
-        kind.write(graph, file, optimize)
-        checked = _checked(graph, kind.runner(file), kind.RUNTIME, optimize) if check else ""
+        if optimize == "none":
+            kind.write(graph, file)
+        else:
+            encoder = encoder_of(model)
+            ranges = ranges_of(encoder, task.tokenizer)
+            with converted(smoothed_forms(encoder, ranges, clipped=kind.FIXED_SCALES)):
+                kind.write_int8(TokenGraph(task, model, kind.DTYPE), file)
+        checked, warnings = _checked(graph, kind.runner(file), kind.RUNTIME, optimize) if check else ("", [])
         known = len(checkpoint.warnings)
         huggingface.describe(checkpoint, temporary)
-        warnings = checkpoint.warnings[known:]
+        warnings += checkpoint.warnings[known:]
     inputs = tuple(spec.name for spec in graph.specs)
     return ExportedFile(os.path.join(directory, kind.FILE), task.name, inputs, outputs, checked, tuple(warnings))
 
@@ -168,8 +182,8 @@ def summary(exported: ExportedFile) -> str:
 
 def _checked(
     graph: TokenGraph, run: Callable[[Mapping[str, Array]], dict[str, Array]], runtime: str, optimize: str
-) -> str:
-    """Runs sample texts; what was compared, as text."""
+) -> tuple[str, list[str]]:
+    """Runs sample texts; what was compared, as text, and warnings."""
     samples = graph.samples()
     squares, difference, largest, rows = 0.0, 0.0, 0.0, 0
     for inputs in samples:
@@ -203,4 +217,6 @@ def _checked(
         raise DataError(
             f"{compared}: {how}; expected at most {allowed}: nothing was exported (--nocheck exports it unchecked)"
         )
-    return f"{compared}: {how}"
+    near = optimize == "none" or distance <= _NEAR
+    advice = f"{how.removesuffix(')')}; compare its metrics on labelled data with the model's before you use it)"
+    return f"{compared}: {how}", [] if near else [advice]

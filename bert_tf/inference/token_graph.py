@@ -40,13 +40,14 @@ class TokenGraph:
     Attributes:
         axes: names of the inputs' dimensions, batch first.
         limit: the most tokens that a row may have.
+        vocab_size: number of pieces.
         function: tf.function with the input signature `specs`, which returns a dict of float32 tensors.
         specs: named; without token_type_ids if the model does not use them.
     """
 
     def __init__(self, task: Task | Embedder, model: keras.Model, dtype: tf.DType) -> None:
         config = encoder_of(model).config
-        self._codec, self.limit = task.codec, config.max_position_embeddings
+        self._codec, self.limit, self.vocab_size = task.codec, config.max_position_embeddings, config.vocab_size
         for layer in model.layers:
             if isinstance(layer, keras.layers.LSTM):
                 layer.use_cudnn = False  # a graph traced for cuDNN runs on no other device

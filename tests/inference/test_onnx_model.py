@@ -1,5 +1,6 @@
 """Exports to ONNX give the outputs of the model in ONNX Runtime, and Transformers opens what is beside them."""
 
+import collections
 import contextlib
 import json
 import os
@@ -114,7 +115,7 @@ def test_the_bound_is_absolute_or_a_part_of_the_range_of_a_row(apart, exported, 
     monkeypatch.setattr(
         onnx_model, "runner", lambda path: lambda inputs: {"logits": np.tile(logits, [len(inputs["input_ids"]), 1])}
     )
-    monkeypatch.setattr(onnx_model, "write", lambda graph, path, optimize: None)
+    monkeypatch.setattr(onnx_model, "write", lambda graph, path: None)
     with contextlib.nullcontext() if exported else raises(DataError, "outputs as the model's to 5e-04", "--nocheck"):
         portable.exported(task, model, tmp_path / "out", "onnx")
 
@@ -124,9 +125,17 @@ def test_int8_is_near_and_has_the_same_inputs_and_outputs(tmp_path):
     assert "int8: the outputs differ by" in file.checked
     session = opened(file.path)
     inputs = inputs_of(task, file.inputs)
-    check_outputs(task, model, inputs, run(session, inputs), rtol=0.2, atol=0.2)
-    kinds = {node.op_type for node in onnx.load(file.path).graph.node}
-    assert {"MatMulInteger", "DynamicQuantizeLinear"} <= kinds
+    found = run(session, inputs)
+    check_outputs(task, model, inputs, found, rtol=0.05, atol=0.05)
+    graph = onnx.load(file.path).graph
+    kinds = collections.Counter(node.op_type for node in graph.node)
+    assert kinds["QuantizeLinear"] == 4  # the products of its layer
+    weights = [onnx.numpy_helper.to_array(one) for one in graph.initializer if one.name.endswith("/int8")]
+    assert len(weights) == 4 and {one.dtype for one in weights} == {np.dtype("int8")}
+    # With a fixed scale of its inputs, no row depends on the others.
+    for row, length in enumerate(inputs["attention_mask"].sum(-1)):
+        alone = run(session, {name: value[row : row + 1, :length] for name, value in inputs.items()})
+        np.testing.assert_allclose(alone["logits"][0], found["logits"][row, :length], rtol=1e-4, atol=1e-4)
     assert [value.name for value in session.get_inputs()] == ["input_ids", "attention_mask", "token_type_ids"]
 
 

@@ -83,8 +83,7 @@ def optimized(
         expected = _states(encoder, features)
     resources: list[Any] = []
     if mode == "int8":
-        ranges = encoder.ranges.values if encoder.ranges else int8.calibrate(encoder, _calibration(encoder, tokenizer))
-        forms = functools.partial(_in_int8, encoder, ranges)
+        forms = functools.partial(_in_int8, encoder, ranges_of(encoder, tokenizer))
     elif mode == "int4":
         packed = int4.kernels_of(encoder)
         resources = [part for _, kernel in packed for part in (kernel, *kernel.variables)]
@@ -120,6 +119,11 @@ def optimized(
                 f"relative; at most {tolerance:.0e} is exported); nothing was exported, use --optimize=none"
             )
         kept.append(int(added.argmax()))
+
+
+def ranges_of(encoder: BertEncoder, tokenizer: BaseTokenizer) -> list[Largest]:
+    """The ranges of the inputs of an encoder's int8 products: of its fine-tuning for int8, or else on bundled texts."""
+    return encoder.ranges.values if encoder.ranges else int8.calibrate(encoder, _calibration(encoder, tokenizer))
 
 
 def to_bfloat16(encoder: BertEncoder) -> None:
