@@ -126,7 +126,7 @@ def test_int8_is_near_and_has_the_same_inputs_and_outputs(tmp_path):
     session = opened(file.path)
     inputs = inputs_of(task, file.inputs)
     found = run(session, inputs)
-    check_outputs(task, model, inputs, found, rtol=0.05, atol=0.05)
+    check_outputs(task, model, inputs, found, rtol=0.1, atol=0.1)
     graph = onnx.load(file.path).graph
     kinds = collections.Counter(node.op_type for node in graph.node)
     assert kinds["QuantizeLinear"] == 4  # the products of its layer
