@@ -214,7 +214,7 @@ INVALID = {
     '{"step": 1, "sizes": {"a": [1]}}': ": sizes.a is [1]; expected a list, each element a whole number",
     '{"step": 1, "sizes": {"a": [1, {}]}}': ": sizes.a[1] is {}; expected a whole number",
     '{"step": 1, "tokenizer": 5}': ": tokenizer is 5; expected an object",
-    '{"step": 1, "tokenizer": {"lower_case": 1}}': ": tokenizer.lower_case is 1; expected true or false",
+    '{"step": 1, "tokenizer": {"lower_case": 1}}': ": tokenizer.lower_case is 1; expected true or false or null",
     '{"step": 1, "tokenizer": {"lowercase": true}}': ": tokenizer has no field 'lowercase'; did you mean 'lower_case'?",
     '{"step": 1, "new": ["\\ud800"]}': ': new[0] has half of a surrogate pair, "\\ud800"; remove it',
     '{"step": 1, "rest": {"\\udfff": 1}}': ': rest has half of a surrogate pair, "\\udfff"; remove it',

@@ -168,6 +168,7 @@ def _with_checks(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     # Keras looks at the parameters of constructors; and AutoGraph, to which this name is a sign, runs it as it is.
     vars(checked).update(__signature__=signature, autograph_info__=None)
+    del checked.__wrapped__  # which AutoGraph would convert instead of a method, without its object
     return checked
 
 

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, NoReturn, Self
 
 import keras
@@ -54,15 +54,18 @@ def encoder_inputs() -> dict[str, keras.KerasTensor]:
 
 def encoder_of(model: keras.Model) -> "BertEncoder":
     """Returns the encoder, trainable or frozen, of a model from `heads.build`."""
+    return next(encoders_of(model))
+
+
+def encoders_of(model: keras.Model) -> Iterator["BertEncoder"]:
+    """The encoders, trainable or frozen, among the layers of any model."""
     layers = (getattr(layer, "model", layer) for layer in (model, *model.layers))
-    return next(layer for layer in layers if isinstance(layer, BertEncoder))
+    return (layer for layer in layers if isinstance(layer, BertEncoder))
 
 
 def ranges_of(model: keras.Model) -> Ranges:
     """The ranges of a model whose encoder is fine-tuned for int8; without variables for any other model."""
-    layers = (getattr(layer, "model", layer) for layer in (model, *model.layers))
-    found = (layer.ranges for layer in layers if isinstance(layer, BertEncoder))
-    return next(found, None) or Ranges(())
+    return next((encoder.ranges for encoder in encoders_of(model)), None) or Ranges(())
 
 
 def attention_probabilities(encoder: "BertEncoder", features: Tensors) -> tf.Tensor:
@@ -154,7 +157,7 @@ class BertEncoder(FunctionalModel):
             calibrate it. They suit the present weights only.
 
     Examples:
-        >>>         >>> encoder = bert_tf.BertEncoder(bert_tf.BertConfig.from_name("tiny"))
+        >>> encoder = bert_tf.BertEncoder(bert_tf.BertConfig.from_name("tiny"))
         >>> ones = np.ones((1, 5), "int32")
         >>> inputs = {"input_word_ids": ones, "input_mask": ones, "input_type_ids": 0 * ones}
         >>> encoder(inputs)["pooled_output"].shape

@@ -18,7 +18,7 @@ from bert_tf.errors import BertTfError, ConfigError
 from bert_tf.files import require_space
 from bert_tf.inputs.batching import stream
 from bert_tf.memory import memory_errors
-from bert_tf.model.encoder import encoder_of, ranges_of
+from bert_tf.model.encoder import encoder_of, encoders_of, ranges_of
 from bert_tf.model.memory import check_memory
 from bert_tf.model.precision import int8
 from bert_tf.progress import TRAINING, bar, log, training_line
@@ -84,7 +84,8 @@ class Trainer:
         if accelerator(strategy) is None:
             shapes = [tuple(variable.shape) for variable in model.trainable_variables]
             use = " in training, with gradients and two moments"
-            check_memory(shapes, encoder_of(model).config, copies=4, use=use)
+            for encoder in encoders_of(model):
+                check_memory(shapes, encoder.config, copies=4, use=use)
         self.task, self.model, self.config, self.strategy = task, model, config, strategy
         self.total_steps = total_steps
         self.phases = phases.split(config, total_steps, strategy.num_replicas_in_sync)
