@@ -157,8 +157,9 @@ class BertEncoder(FunctionalModel):
             calibrate it. They suit the present weights only.
 
     Examples:
+        >>> import tensorflow as tf
         >>> encoder = bert_tf.BertEncoder(bert_tf.BertConfig.from_name("tiny"))
-        >>> ones = np.ones((1, 5), "int32")
+        >>> ones = tf.ones((1, 5), tf.int32)
         >>> inputs = {"input_word_ids": ones, "input_mask": ones, "input_type_ids": 0 * ones}
         >>> encoder(inputs)["pooled_output"].shape
         TensorShape([1, 128])

@@ -148,6 +148,8 @@ def test_running_the_model_on_few_windows_at_a_time_gives_the_same_vectors(make,
 class Counting:
     """An embedder whose vectors contain the size of the batch."""
 
+    tokenizer = Tokenizer(PIECES)
+
     def traced(self, text):
         return {"vector": tf.fill([tf.size(text), 1], tf.size(text))}
 
