@@ -16,6 +16,7 @@ import pytest
 from bert_tf.files import bundled
 from bert_tf.locks import locked
 from tests.programs import peak_memory, wait_for
+from tests.text.reference import tokenize
 
 PRETRAIN = """
 from bert_tf.config import BertConfig, PretrainConfig, PretrainingData, TokenizerConfig, TrainConfig
@@ -127,6 +128,18 @@ def test_finetuning_writes_results_and_evaluate_gives_the_same_metrics(programs,
     measured = json.loads((folder / "measured/results.json").read_text())["final"]
     assert measured["accuracy"] == pytest.approx(results["final"]["accuracy"], abs=1e-6)
     assert measured["loss"] == pytest.approx(results["final"]["loss"], rel=1e-4)
+
+
+def test_the_share_of_unknown_tokens_is_in_results(folder, finetuned, vocabulary):
+    ids = {piece: number for number, piece in enumerate(vocabulary.read_text(encoding="utf-8").split("\n"))}
+    texts = [row["sentence"].encode() for row in read(folder / "heldout.tsv")]
+    tokens = [token for text in texts for token, _, _ in tokenize(text, ids)]
+    expected = tokens.count(ids["[UNK]"]) / len(tokens)
+    assert 0 < expected < 0.5
+    results = json.loads((finetuned / "results.json").read_text())
+    assert results["unknown_share"]["validation"] == pytest.approx(expected)
+    measured = json.loads((folder / "measured/results.json").read_text())
+    assert measured["unknown_share"] == pytest.approx(expected)
 
 
 def test_files_with_another_layout_are_evaluated_with_flags_for_the_differences(programs, folder, finetuned):
