@@ -135,7 +135,9 @@ def _quantize_smoothed(model: Any, steps: int) -> None:
         low, high = (float(value(name)) for name in clip.input[1:])
         scale = (high - low) / 255
         weights = value(kernel)
-        columns = np.maximum(np.abs(weights).max(0), 1e-30) / steps
+        # Columns of zeros, as after pruning, have a bias, too, which must fit into 32 bits.
+        least = np.maximum(np.abs(value(bias).ravel()) / (scale * 2**30), 1e-30)
+        columns = np.maximum(np.abs(weights).max(0) / steps, least)
         step, zero = constant(f"{product}/step", np.array(scale, np.float32)), np.array(round(-low / scale), np.uint8)
         around = constant(f"{product}/zero", zero)
         rounded = constant(f"{kernel}/int8", np.round(weights / columns).astype(np.int8))

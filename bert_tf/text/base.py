@@ -265,8 +265,8 @@ class BaseTokenizer(tf.Module, abc.ABC):
 
     def _ragged(self, ids: TokenIds, name: str) -> tf.RaggedTensor:
         """Ids as int32 [batch, None]; ConfigError for anything else and, outside of graphs, for ids of no piece."""
-        if not isinstance(ids, tf.Tensor | tf.RaggedTensor):
-            rows = [self._known(row, name) for row in fitting(ids, Sequence[Sequence[int]], name)]
+        if not isinstance(ids, tf.Tensor | tf.RaggedTensor | tf.Variable):
+            rows = [self._known(row, name) for row in fitting(ids, Sequence[Any], name)]
             values = tf.constant([number for row in rows for number in row], tf.int32)
             return tf.RaggedTensor.from_row_lengths(values, tf.constant([len(row) for row in rows], tf.int64))
         if not ids.dtype.is_integer or ids.shape.rank != 2:

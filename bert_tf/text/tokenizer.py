@@ -150,8 +150,10 @@ class Tokenizer(BaseTokenizer):
             check_vocabulary(pieces)
         self.max_input_chars_per_word = max_input_chars_per_word
         super().__init__(pieces, BERT, [piece.startswith("##") for piece in pieces], added_pieces)
-        # Words of texts are never special tokens, which are not among what a setting hides, either.
-        self._apart = frozenset(piece for piece, flags in self.added_pieces.items() if SPECIAL in flags)
+        # Words of texts are never special tokens, which are not among what a setting hides, either. The op needs [UNK],
+        # which is no word, as it has brackets.
+        special = {piece for piece, flags in self.added_pieces.items() if SPECIAL in flags}
+        self._apart = frozenset(special - {BERT.unk})
         ordinary = _without(pieces, self._apart)
         settings = decided(ordinary, lower_case, strip_accents, split_cjk)
         warn_of_unreachable(ordinary, settings)

@@ -159,7 +159,7 @@ class Trainer:
         """
         config, chief = self.config, is_chief(self.strategy)
         folder = os.path.join(directory, "checkpoints")
-        checkpoints = Checkpoints(folder, self._variables(), config.keep)
+        checkpoints = Checkpoints(folder, self._variables(), config.keep, sums=["totals"])
         # One more than checkpoints: the newest exists while the checkpoint of its step is still being written.
         input_state = InputState(folder, self.strategy, config.keep + 1, pipeline)
         restored = checkpoints.restore(print, lambda: self.step)

@@ -9,6 +9,7 @@ from bert_tf import BertEncoder
 from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows
 from bert_tf.model.positions import PackedPositions
 from bert_tf.tasks import MaskedLM, Pretraining
+from bert_tf.text import Tokenizer
 from tests.model.small import FAMILY, PIECES, PRUNED, randomize, small_config
 
 LENGTH, PREDICTIONS, SEQUENCES = 24, 4, 30
@@ -57,7 +58,7 @@ def learn(task, model, features):
 @pytest.mark.parametrize("shape", [{}, {"norm": "pre", "position_offset": 2}, FAMILY["albert"], PRUNED])
 @pytest.mark.parametrize("kind", [Pretraining, MaskedLM])
 def test_packed_rows_have_the_loss_the_metrics_and_the_gradients_of_their_sequences(kind, shape):
-    task = kind(None, LENGTH)
+    task = kind(Tokenizer(PIECES), LENGTH)
     pooler = kind is Pretraining
     config = small_config(dropout=0.0, attention_dropout=0.0, pooler=pooler, **shape)
     alone, together = (task.build(BertEncoder(config, packed=packed)) for packed in (False, True))
@@ -113,7 +114,7 @@ def test_positions_restart_with_each_sequence():
 
 
 def test_a_packed_model_gives_the_same_outputs_with_xla():
-    model = randomize(Pretraining(None, LENGTH).build(BertEncoder(small_config(), packed=True)))
+    model = randomize(Pretraining(Tokenizer(PIECES), LENGTH).build(BertEncoder(small_config(), packed=True)))
     rows = {tensor.name: small_rows()[tensor.name] for tensor in model.inputs}
     compiled = tf.function(model, jit_compile=True)(rows)
     for name, value in model(rows).items():

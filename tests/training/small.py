@@ -10,7 +10,9 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.tasks.objective import Objective
 from bert_tf.tasks.task import Task
+from bert_tf.text import Tokenizer
 from bert_tf.training.loop import Trainer
+from tests.model.small import PIECES
 
 EXAMPLES, LENGTH, PREDICTIONS, VOCABULARY = 96, 12, 4, 40
 
@@ -115,7 +117,7 @@ def trainer(strategy=None, *, bert=True, dropout=0.0, dtype="float32", weights=3
     strategy = strategy or tf.distribute.OneDeviceStrategy("/cpu:0")
     settings = {"batch_size": 8, "learning_rate": 1e-3, "steps": total_steps, "log_every": 4, "steps_per_call": 2}
     keras.utils.set_random_seed(weights)
-    task = Pretraining(None, LENGTH) if bert else Regression(dropout)
+    task = Pretraining(Tokenizer(PIECES), LENGTH) if bert else Regression(dropout)
     with strategy.scope():
         model = task.build(encoder(dropout, dtype, **(shape or {})) if bert else None)
     config = TrainConfig(**(settings | train)).check()

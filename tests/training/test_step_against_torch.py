@@ -16,10 +16,11 @@ from bert_tf import BertEncoder
 from bert_tf.config import TrainConfig
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.mlm_and_nsp import Pretraining
+from bert_tf.text import Tokenizer
 from bert_tf.training.loop import Trainer
 from bert_tf.training.phases import Input
 from tests.model.numpy_bert import tensors_of
-from tests.model.small import randomize, small_config
+from tests.model.small import PIECES, randomize, small_config
 from tests.training.small import LENGTH, VOCABULARY, features
 
 BATCH, HIDDEN, PEAK = 8, 32, 1e-3
@@ -42,9 +43,10 @@ def train(name, activation, steps, folder):
     """Our side: the initial weights, weights and slots by Hugging Face's names, and the last point of the curve."""
     dropout = {"dropout": 0.0, "attention_dropout": 0.0}
     config = small_config(vocab_size=VOCABULARY, max_position_embeddings=LENGTH, activation=activation, **dropout)
-    task = (
-        Pretraining(None, LENGTH) if name == "pretraining" else Classification(None, labels=("a", "b", "c"), pair=False)
-    )
+    if name == "pretraining":
+        task = Pretraining(Tokenizer(PIECES), LENGTH)
+    else:
+        task = Classification(None, labels=("a", "b", "c"), pair=False)
     model = randomize(task.build(BertEncoder(config, dtype="float32")))
     initial = tensors_of(model, HIDDEN)
     settings = TrainConfig(

@@ -316,7 +316,7 @@ def read(
     settings = ExampleData(format=format, text=text, second_text=second_text, column=column, **labels)
     form = FORMATS.get(settings.check().format)  # an unknown one is refused by Source
     example = form.example if form else TextExample
-    return Data(Source(settings, text_path(path), example, labelled=label is not None), split)
+    return Data(Source(settings, text_path(path), example, labelled=bool(label)), split)
 
 
 class InMemory(Examples):

@@ -4,7 +4,7 @@ import concurrent.futures
 import glob
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -29,6 +29,8 @@ class Checkpoints:
         directory: gets the checkpoints.
         variables: by name.
         keep: number of checkpoints to keep.
+        sums: names of variables that keep their value if a checkpoint has them in another shape: sums for curves, of
+            which a version may have more.
 
     Attributes:
         newest: path, without extensions, of the newest checkpoint that this process wrote or restored; None before.
@@ -38,8 +40,10 @@ class Checkpoints:
     # it raises that error in place of the next save, which is lost; its sync() raises nothing; an error of the last
     # write is a stack trace at exit, with status 0; and a second copy of all variables stays in memory between saves.
 
-    def __init__(self, directory: str, variables: Mapping[str, tf.Variable], keep: int) -> None:
-        self._directory, self._keep = directory, keep
+    def __init__(
+        self, directory: str, variables: Mapping[str, tf.Variable], keep: int, sums: Collection[str] = ()
+    ) -> None:
+        self._directory, self._keep, self._sums = directory, keep, set(map(_attribute, sums))
         self._variables = {_attribute(name): variable for name, variable in variables.items()}
         # Variables without a shape: between saves they are empty.
         with tf.device("CPU:0"):
@@ -92,10 +96,10 @@ class Checkpoints:
         for file in self._files():
             if os.path.isdir(file):
                 raise BertTfError(f"{file} is a directory, but has the name of a file of a checkpoint; move it away")
-        checkpoint, paths = tf.train.Checkpoint(**self._variables), self._complete()
+        paths = self._complete()
         for path in reversed(paths):
             try:
-                checkpoint.restore(path).assert_consumed()
+                tf.train.Checkpoint(**self._matching(path)).restore(path).assert_consumed()
                 if restored_step() != _step(path):
                     raise ValueError(f"it holds step {restored_step()}")
                 self.newest = path
@@ -109,6 +113,16 @@ class Checkpoints:
                 "changed, set them back; else move the directory away to start again"
             )
         return None
+
+    def _matching(self, path: str) -> dict[str, tf.Variable]:
+        """The variables, but for sums of another shape one that is not used."""
+        shapes = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+        stored = {name: shapes.get(f"{name}/.ATTRIBUTES/VARIABLE_VALUE") for name in self._sums}
+        return self._variables | {
+            name: tf.Variable(tf.zeros(shape, self._variables[name].dtype))
+            for name, shape in stored.items()
+            if shape and shape != self._variables[name].shape.as_list()
+        }
 
     def save(self, step: int) -> None:
         """Saves the variables with their current values; they may change as soon as this returns.

@@ -53,8 +53,8 @@ def test_each_sequence_of_a_packed_row_is_shown_separately(tokenizer):
     assert " ".join(second.split()) == "4 tokens, 1 hidden [CLS] 한국[어=] [SEP]"
 
 
-def test_stored_activations_grow_with_the_rows_and_are_fewer_with_remat():
-    task = Pretraining(None, LENGTH)
+def test_stored_activations_grow_with_the_rows_and_are_fewer_with_remat(tokenizer):
+    task = Pretraining(tokenizer, LENGTH)
     model = task.build(encoder(0.1, "float32"))
     one, two = ({name: tf.constant(value[:rows]) for name, value in features().items()} for rows in (16, 32))
     kept = dry_run.kept_bytes(task.objective, model, one, remat=False)

@@ -52,6 +52,20 @@ def test_the_newest_checkpoint_is_restored(tmp_path):
     assert restored(tmp_path) == (20.0, [])
 
 
+@pytest.mark.parametrize("rows", [2, 3, 5])
+def test_sums_of_another_number_of_metrics_start_anew_and_all_else_is_restored(tmp_path, rows):
+    def variables(value, rows):
+        return {"layer/kernel": variable(value), "totals": tf.Variable(tf.fill([rows, 2], value))}
+
+    with Checkpoints(str(tmp_path), variables(7.0, 3), 2, sums=["totals"]) as checkpoints:
+        checkpoints.save(7)
+    others = variables(0.0, rows)
+    found = Checkpoints(str(tmp_path), others, 2, sums=["totals"]).restore(
+        pytest.fail, lambda: int(others["layer/kernel"].numpy()[0])
+    )
+    assert found and others["totals"].numpy().tolist() == [[7.0 if rows == 3 else 0.0] * 2] * rows
+
+
 def test_an_empty_directory_restores_nothing(tmp_path):
     assert restored(tmp_path / "new") == (None, [])
 
