@@ -112,6 +112,8 @@ class FinetuneConfig:
         for part in (self.data, self.train, self.grid, self.distillation):
             if part:
                 part.check()
+        if self.train.phases:
+            raise ConfigError("train.phases is set, but only pre-training has phases; leave it out")
         self._check_search()
         return self
 

@@ -71,8 +71,6 @@ def finetune(
     expect(config, FinetuneConfig)
     config.check()
     source: Examples = source_of(config, data) if isinstance(data, str) else data
-    if config.train.phases:
-        raise ConfigError("train.phases is set, but only pre-training has phases; leave it out")
     if config.search or config.train.seeds > 1:
         raise ConfigError(
             "search or train.seeds asks for several runs, but this is one; call training.runs.sweep.finetune"

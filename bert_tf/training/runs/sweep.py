@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from bert_tf.checkpoints.directory import RESULTS
 from bert_tf.config import FinetuneConfig, GridConfig, to_dict
+from bert_tf.config.train import FINETUNING_RATE, scaled_rate
 from bert_tf.files import replacing, write_json
 from bert_tf.locks import locked
 from bert_tf.metrics.statistics import mean_and_deviation
@@ -92,9 +93,10 @@ def finetune(
             reporter=reporter,
         )
     source, chief = finetuning.source_of(config, data_dir), is_chief(strategy)
-    scaled = config.search and config.grid.learning_rate is None
-    trials = trials_of(config, finetuning.width(config, init, teacher) if scaled else 0)
-    run: Json = {"program": "finetune", "data_dir": data_dir, "init": init, "config": to_dict(config)}
+    scaled = config.train.learning_rate is None or (config.search and config.grid.learning_rate is None)
+    width = finetuning.width(config, init, teacher) if scaled else 0
+    trials, settled = trials_of(config, width), _with_rates(config, width) if scaled else config
+    run: Json = {"program": "finetune", "data_dir": data_dir, "init": init, "config": to_dict(settled)}
     if teacher:
         run |= {"program": "distill", "teacher": teacher}
     run["inputs"] = {role: source.identity(role) for role in ("train", "validation")}
@@ -160,6 +162,14 @@ def trials_of(config: FinetuneConfig, width: int) -> list[Trial]:
             single = dataclasses.replace(config, train=train, search=False, grid=GridConfig())
             trials.append(Trial("-".join(parts), settings, seed, single))
     return trials
+
+
+def _with_rates(config: FinetuneConfig, width: int) -> FinetuneConfig:
+    """The config with the learning rates of an encoder of `width` units, where it has none of its own."""
+    own = config.train.learning_rate
+    rate = scaled_rate(FINETUNING_RATE, width) if own is None else own
+    grid = dataclasses.replace(config.grid, learning_rate=config.grid.rates(width)) if config.search else config.grid
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, learning_rate=rate), grid=grid)
 
 
 def summarize(trials: Sequence[Trial], results: Mapping[str, Json], diverged: Collection[str] = ()) -> Json:

@@ -166,6 +166,8 @@ def differences(before: Json, now: Json) -> dict[str, list[Any]]:
     free = RESUMABLE_FIELDS.keys() - (
         {"config.train.evaluate_every"} if before.get("config.train.keep_best") else set()
     )
+    if not now.get("config.search"):  # nothing reads the grid, whose defaults have changed
+        free |= {name for name in names if name.startswith("config.grid.")}
     changed = [name for name in names if name not in free and before.get(name) != now.get(name)]
     return {name: [before.get(name), now.get(name)] for name in changed}
 

@@ -121,6 +121,7 @@ def search(tmp_path, tables, monkeypatch):
         monkeypatch.setattr(
             finetuning, "check_init", lambda config, init, teacher, like: None
         )  # the checkpoint does not exist
+        monkeypatch.setattr(finetuning, "width", lambda config, init, teacher: 768)
         model = str(tmp_path / "model")
         arguments |= {"reporter": FileReporter()}
         return sweep.finetune(config or changed(seeds=4), str(tables), "init", model, STRATEGY, **arguments), ran
@@ -175,6 +176,20 @@ def test_the_same_command_resumes_if_the_first_run_was_stopped(search):
     assert ran == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("search_on", [False, True])
+def test_runs_whose_config_has_the_rates_of_bert_base_resume_without_them(search, tmp_path, search_on):
+    config = changed(search=True, grid=GridConfig(batch_size=(), epochs=())) if search_on else changed(seeds=2)
+    results, _ = search([0.7, 0.9], config)
+    assert results["config"]["train"]["learning_rate"] == 5e-5
+    path = tmp_path / "model/run.json"
+    manifest = json.loads(path.read_text())
+    manifest["config"]["train"]["learning_rate"] = 5e-5  # the defaults, before they depended on the width
+    manifest["config"]["grid"]["learning_rate"] = [5e-5, 3e-5, 2e-5]
+    path.write_text(json.dumps(manifest))
+    again, ran = search([], config)
+    assert not ran and again == results
+
+
 def test_runs_may_have_different_metrics(search):
     config = changed(seeds=2)
     results = {
@@ -189,7 +204,7 @@ def test_runs_may_have_different_metrics(search):
 def test_a_directory_of_another_command_is_refused(search, tables):
     with pytest.raises(Stop):
         search([0.7, Stop()])
-    with raises(ConfigError, "config.train.learning_rate", "None there", "0.1 now"):
+    with raises(ConfigError, "config.train.learning_rate", "5e-05 there", "0.1 now"):
         search([], changed(seeds=4, learning_rate=0.1))
     with open(tables / "train.tsv", "a") as file:
         file.write("and\t0\n")

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.config import ClassificationConfig, FinetuneConfig, PretrainConfig, TaskDistillation, TrainConfig, to_dict
+from bert_tf.config import (
+    ClassificationConfig,
+    FinetuneConfig,
+    GridConfig,
+    PretrainConfig,
+    TaskDistillation,
+    TrainConfig,
+    to_dict,
+)
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import replacing
 from bert_tf.training.runs.runner import results_of
@@ -118,6 +126,15 @@ def test_the_evaluation_interval_may_change_unless_the_best_evaluation_is_kept(t
         assert list(differences(before, now)) == ["config.train.evaluate_every"] * keep_best
 
 
+def test_the_grid_may_change_unless_it_is_searched(tmp_path):
+    for search in (False, True):
+        before, now = (
+            {"config": to_dict(FinetuneConfig(task=ClassificationConfig(), search=search, grid=grid))}
+            for grid in (GridConfig(), GridConfig(epochs=(1.0,)))
+        )
+        assert bool(differences(before, now)) == search
+
+
 def test_an_accepted_change_is_recorded_with_its_step(tmp_path):
     folder = claimed(tmp_path / "run")
     RunManifest(str(folder), other(batch_size=16), accept=True).write(10)
@@ -208,7 +225,7 @@ def fields_of(config, prefix):
             yield f"{prefix}.{field.name}", value
 
 
-@pytest.mark.parametrize("config", [PretrainConfig(), FinetuneConfig(task=ClassificationConfig())])
+@pytest.mark.parametrize("config", [PretrainConfig(), FinetuneConfig(task=ClassificationConfig(), search=True)])
 def test_every_setting_not_listed_as_resumable_is_compared(config):
     for name, _ in fields_of(config, "config"):
         before, now = {"config": to_dict(config)}, {"config": to_dict(config)}
