@@ -12,7 +12,7 @@ from bert_tf.checkpoints import directory
 from bert_tf.config import FinetuneConfig, to_dict
 from bert_tf.config.values import fitting
 from bert_tf.errors import ConfigError, DataError, UnsuitedError
-from bert_tf.files import check_output, write_json
+from bert_tf.files import check_output, here_or_bundled, write_json
 from bert_tf.inference import latency, predictions
 from bert_tf.inference.check import rest_body
 from bert_tf.inference.samples import Request
@@ -29,6 +29,7 @@ from bert_tf.training.state.run_manifest import AnotherRunError, RunManifest, re
 from bert_tf.types import Json
 
 THREADS = (1, 2)
+_FORMAT = 2  # of the folders: other steps, or other keys of results.json, make it another one
 # Of a step's results.json, besides name, title, note and parameters.
 _MEASURED = ("value", "interval", "megabytes", "ms_1_thread", "ms_2_threads", "texts_per_second")
 _FREE = 0.002  # share of the metric that a start of later steps may lose: not an example of 500
@@ -118,6 +119,7 @@ def compress(
             written.
     """
     target.check()
+    texts = here_or_bundled(texts)
     check_output(output_dir, directory=True, inputs=directory.files_of(model_dir))
     source = source_of(FinetuneConfig(task=task.config, data=task.data), data_dir)
     split = Split(source, "validation")
@@ -129,6 +131,7 @@ def compress(
         raise DataError(f"{texts}: no examples; expected at least one text to measure the speed with")
     identity = {
         "program": "compress",
+        "format": _FORMAT,
         "data_dir": data_dir,
         "init": model_dir,
         "config": {"data": to_dict(task.data)},
@@ -151,7 +154,7 @@ def compress(
                 print(f"{step.name}, {step.title}: left out: {error}", flush=True)
                 continue
             if step.is_start:
-                if _lost(task, *rows[:: len(rows) - 1]) <= _FREE:
+                if _lost(task, rows[0], rows[-1]) <= _FREE:
                     start = rows[-1]["model"]
                 else:
                     rows[-1]["note"] += (

@@ -36,6 +36,7 @@ from bert_tf.training.runs.finetuning import finetune
 from bert_tf.training.runs.pretraining import pretrain
 from bert_tf.training.runs.pruning import prune_model
 from bert_tf.training.runs.runner import isolated_session, results_of
+from bert_tf.types import Json
 
 _CHUNK = 4096  # examples at a time
 _VOCABULARY = "vocabulary.json"  # in the model directory of `trimmed`
@@ -181,7 +182,10 @@ def _pretrain_and_distil(job: Job, start: str, path: str) -> str:
         raise UnsuitedError(
             f"the answers of {job.task.name} are about tokens, so it needs the vocabulary of its teacher"
         )
-    folder, teacher = os.path.dirname(path), directory.read(start)
+    folder = os.path.dirname(path)
+    if "," in folder:
+        raise UnsuitedError(f"{folder}: commas separate the files of a corpus; choose an --output_dir without one")
+    teacher = directory.read(start)
     encoder = os.path.join(folder, "encoder")
     config, tokenizer, passes = _pretraining(job, teacher.tokenizer_of_text(start), folder)
     model = dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size)
@@ -224,9 +228,13 @@ def _pretraining(job: Job, theirs: BaseTokenizer, folder: str) -> tuple[Pretrain
     if not os.path.exists(corpus):
         with replacing(corpus) as temporary, open(temporary, "wb") as file:  # an empty line ends a document
             file.writelines(b" ".join(b" ".join(texts).split()) + b"\n\n" for texts in job.training_texts())
-    # Of the other kinds of tokenizers, all tell apart cases and accents but ALBERT's.
-    cases = {"lower_case": getattr(theirs, "lower_case", False), "strip_accents": theirs.strip_accents}
-    settings = theirs.get_config() if isinstance(theirs, Tokenizer) else cases
+    # Of the kinds besides WordPiece, all tell apart cases and accents but ALBERT's. Not what belongs to the teacher's
+    # own pieces, such as those that were added to them.
+    settings: Json = {
+        "lower_case": getattr(theirs, "lower_case", False),
+        "strip_accents": theirs.strip_accents,
+        "split_cjk": getattr(theirs, "split_cjk", True),
+    }
     if not os.path.exists(vocabulary):
         write_vocabulary(vocabulary, learn_vocabulary(read_lines(corpus), _PIECES, **settings))
     tokenizer = Tokenizer(vocabulary, **settings)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from markupsafe import escape
 
 import bert_tf
+from bert_tf import files
 from bert_tf.bundled import bundled
 from bert_tf.checkpoints import directory
 from bert_tf.errors import ConfigError, DataError, UnsuitedError
@@ -18,9 +19,11 @@ from bert_tf.inference import latency
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.inputs.datasets.tables import read_table
+from bert_tf.inputs.identity import file_identity
 from bert_tf.model.pruning import layer_weights
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.tasks.question_answering import QuestionAnswering
+from bert_tf.text import Tokenizer
 from bert_tf.training.runs import compression, compression_steps
 from bert_tf.training.runs.compression import Target, compress
 from bert_tf.training.runs.compression_steps import STEPS, Job, Step
@@ -191,7 +194,27 @@ def test_a_student_without_texts_or_with_answers_about_tokens_is_not_pretrained(
     )
     with raises(UnsuitedError, "about tokens"):
         pretrained(job, model_dir, str(tmp_path / "model"))
+    with raises(UnsuitedError, "a,b", "commas", "--output_dir"):  # which name two files in a config's `input`
+        pretrained(job_of(model_dir, data, "more.txt"), model_dir, str(tmp_path / "a,b/model"))
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("lower_case", [False, True])
+def test_a_student_with_its_own_pieces_reads_the_cases_of_its_teacher_and_has_none_of_its_added_pieces(
+    lower_case, model_dir, data, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(compression_steps, "_PIECES", 200)
+    added = {"[E1]": ["special"]}
+    theirs = Tokenizer(
+        [*learned("wordpiece").tokenizer.vocab, *added],
+        lower_case=lower_case,
+        max_input_chars_per_word=100,
+        added_pieces=added,
+    )
+    config, tokenizer, _ = compression_steps._pretraining(job_of(model_dir, data), theirs, str(tmp_path))
+    assert config.tokenizer.lower_case == tokenizer.lower_case == lower_case
+    assert any(piece.lower() != piece for piece in tokenizer.vocab[5:]) != lower_case
+    assert not tokenizer.added_pieces and "[E1]" not in tokenizer.vocab
 
 
 def test_the_nearest_is_named_when_no_step_meets_the_target(done):
@@ -234,6 +257,25 @@ def test_another_model_has_no_place_in_the_folder(done, model_dir, data, tmp_pat
     classifier.save(other)
     with raises(ConfigError, str(output), "another run", "choose another --output_dir"):
         run(str(other), data, output, Target(megabytes=1.0), steps=CHEAP)
+
+
+def test_texts_that_ship_with_the_project_are_found_in_any_directory(done, model_dir, data, tmp_path, monkeypatch):
+    shutil.copytree(data, tmp_path / "package/data")
+    monkeypatch.setattr(files, "bundled", lambda name: str(tmp_path / "package" / name))
+    output = shutil.copytree(done[0], tmp_path / "small")
+    monkeypatch.chdir(output)
+    found = file_identity(os.path.join(data, "dev.tsv"))
+    with raises(ConfigError, f"inputs.texts: None there, '{found}' now"):
+        run(model_dir, data, output, Target(megabytes=1.0), steps=CHEAP, texts="data/dev.tsv")
+
+
+def test_the_first_step_may_be_the_start_of_the_others(done, model_dir, data, tmp_path):
+    output = tmp_path / "small"
+    shutil.copytree(done[0], output)
+    with raises(DataError, "no step meets"):
+        run(model_dir, data, output, Target(megabytes=1e-6), steps=STEPS[1:3])
+    trimmed, int8 = json.loads((output / "results.json").read_text())["rows"]
+    assert int8["model"] == trimmed["model"]
 
 
 def refusing(error):
@@ -300,6 +342,16 @@ def test_other_columns_are_another_run(done, model_dir, data, tmp_path):
     manifest["config"]["data"]["text"] = "review"
     (output / "run.json").write_text(json.dumps(manifest))
     with raises(ConfigError, "another run", "config.data.text: 'review' there, 'sentence' now"):
+        run(model_dir, data, output, Target(megabytes=1.0), steps=CHEAP)
+
+
+def test_a_folder_of_an_earlier_version_is_refused(done, model_dir, data, tmp_path):
+    output = tmp_path / "small"
+    shutil.copytree(done[0], output)
+    manifest = json.loads((output / "run.json").read_text())
+    del manifest["format"]
+    (output / "run.json").write_text(json.dumps(manifest))
+    with raises(ConfigError, str(output), "format: None there", "choose another --output_dir"):
         run(model_dir, data, output, Target(megabytes=1.0), steps=CHEAP)
 
 
