@@ -95,13 +95,13 @@ def test_a_search_goes_on_after_a_run_that_diverged_and_fails_if_all_did(tmp_pat
 
     monkeypatch.setattr(finetuning, "finetune", run)
     config = FinetuneConfig(task=CLASSES.task, train=TrainConfig(seeds=3))
-    lost, where = {0, 2}, write_tables(tmp_path, "xyxy")
-    results = sweep.finetune(config, where, "init", str(tmp_path / "model"), STRATEGY)
+    lost, where, init = {0, 2}, write_tables(tmp_path, "xyxy"), pretrained(0.0)
+    results = sweep.finetune(config, where, init, str(tmp_path / "model"), STRATEGY)
     assert results["best"] == "seed_1" and results["final"] == {"accuracy": 0.6}
     assert [row["learned"] for row in results["trials"]] == [False, True, False]
     assert "seed_0: the training has diverged: made up" in capsys.readouterr().err
     assert json.loads((tmp_path / "model/results.json").read_text())["best"] == "seed_1"
     lost = {0, 1, 2}
     with pytest.raises(runner.DivergedError):
-        sweep.finetune(config, where, "init", str(tmp_path / "none"), STRATEGY)
+        sweep.finetune(config, where, init, str(tmp_path / "none"), STRATEGY)
     assert not (tmp_path / "none/results.json").exists()
