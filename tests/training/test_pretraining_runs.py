@@ -316,6 +316,11 @@ def test_a_folder_without_a_model_is_refused(finetune, tmp_path):
 def test_a_checkpoint_whose_vocabulary_has_another_size_is_refused(finetune, pretrained):
     with open(pretrained / "vocab.txt", "a") as file:
         file.write("more\n")
+    with raises(DataError, "vocab.txt was changed after the model was written"):
+        finetune()
+    config = json.loads((pretrained / "config.json").read_text())
+    del config["crc32"]["vocab.txt"], config["crc32"]["config.json"]
+    (pretrained / "config.json").write_text(json.dumps(config))
     with raises(DataError, "46"):
         finetune()
 

@@ -8,9 +8,11 @@ from bert_tf.config import BertConfig, EncoderDistillation, PretrainingData
 from bert_tf.model.encoder import BertEncoder, encoder_inputs
 from bert_tf.model.heads import build
 from bert_tf.tasks.encoder_distillation import DistilledEncoder
+from bert_tf.text import Tokenizer
 from bert_tf.training import speed
 from bert_tf.training.runs.pretraining import pretraining_task
 from bert_tf.training.speed import Speed, Work
+from tests.model.small import PIECES
 
 
 def products(function, specs):
@@ -86,7 +88,7 @@ def test_the_operations_of_an_objective_are_those_of_its_whole_model(objective, 
         pooler=False, type_vocab_size=1,
     )  # fmt: skip
     data = PretrainingData(objective=objective, masking=masking, pairs="none", max_predictions=predictions)
-    model = pretraining_task(data, None, length, predictions, ()).build(BertEncoder(config))
+    model = pretraining_task(data, Tokenizer(PIECES), length, predictions, ()).build(BertEncoder(config))
     specs = {
         tensor.name: tf.TensorSpec(
             [rows, predictions if "masked_lm" in tensor.name else tensor.shape[1] or length], tensor.dtype
@@ -114,7 +116,9 @@ def test_the_operations_of_a_distillation_are_those_of_student_and_teacher_up_to
     larger = dataclasses.replace(student, num_layers=4, hidden_size=width)
     settings = EncoderDistillation(**({"relation_heads": 8, "teacher_layer": 3} if objective == "minilm" else {}))
     teacher = build(BertEncoder(larger), "masked_lm" if objective == "distilbert" else None)
-    task = DistilledEncoder(None, length, objective=objective, settings=settings, student=student, teacher=teacher)
+    task = DistilledEncoder(
+        Tokenizer(PIECES), length, objective=objective, settings=settings, student=student, teacher=teacher
+    )
     model = task.build(BertEncoder(student))
     specs = {name: tf.TensorSpec([rows, length], tf.int32) for name in encoder_inputs()}
     for name in ("positions", "ids", "weights"):

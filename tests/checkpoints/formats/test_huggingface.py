@@ -674,7 +674,7 @@ def test_opening_reads_no_values_but_copies_of_tied_tensors(tmp_path, monkeypatc
     edit_tensors(tmp_path, **{"cls.predictions.decoder.bias": np.zeros(len(PIECES), np.float32)})
     edit_tensors(tmp_path, **{"cls.predictions.bias": np.zeros(len(PIECES), np.float32)})
     opened, read = [], safetensors._read
-    monkeypatch.setattr(safetensors, "_read", lambda file, name: opened.append(name) or read(file, name))
+    monkeypatch.setattr(safetensors, "_read", lambda file, name, *more: opened.append(name) or read(file, name, *more))
     checkpoint = huggingface.read(str(tmp_path))
     assert sorted(opened) == ["cls.predictions.bias", "cls.predictions.decoder.bias"]
     checkpoint.tensors["masked_lm/transform/kernel"].read()
