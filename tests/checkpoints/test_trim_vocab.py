@@ -235,7 +235,7 @@ def test_a_checkpoint_without_a_vocabulary_is_refused(tmp_path, corpus_file):
     [
         (["--trim_vocab={0}/nothing.txt"], ["nothing.txt", "no such file"]),
         (["--trim_vocab={0}/empty.txt"], ["empty.txt", "the file is empty"]),
-        (["--trim_vocab="], ["no such file"]),
+        (["--trim_vocab="], ["'' is no file", "expected at least one text file"]),
         (["--nokeep_characters"], ["--keep_characters", "--trim_vocab"]),
     ],
 )
