@@ -21,7 +21,8 @@ def test_no_other_module_keeps_state_of_a_thread_or_context():
         for path in folder.rglob("*.py")
         if re.search(r"threading\.local|contextvars|ContextVar", path.read_text("utf-8"))
     }
-    assert found == {"model/mode.py"}
+    # The server knows the connection of a request; no model computes there.
+    assert found - {"server/web.py"} == {"model/mode.py"}
 
 
 def test_a_mode_ends_with_its_block_also_after_an_error():

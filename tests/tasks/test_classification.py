@@ -128,7 +128,7 @@ def test_memory_for_many_labels_is_a_few_numbers_each(tokenizer, kind):
 def test_texts_without_labels_are_read_for_prediction(task, tmp_path):
     path = write(tmp_path / "a.tsv", "sentence\na\nb\n")
     assert task.codec.to_tensors(read(path, labelled=False), labelled=False).keys() == {"text"}
-    with raises(DataError, "a.tsv:2", "data.label", "'label'"):
+    with raises(DataError, "a.tsv: no column 'label'", "data.label", "predict"):
         read(path)
 
 
