@@ -13,6 +13,8 @@ from bert_tf.config import TrainConfig
 from bert_tf.inputs.batching import stream
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.mlm_and_nsp import Pretraining
+from bert_tf.text import Tokenizer
+from bert_tf.text.base import BERT
 from bert_tf.training import optimizers, phases
 from bert_tf.training.state.checkpoints import Checkpoints
 from bert_tf.training.state.input_state import InputState
@@ -37,7 +39,7 @@ class Training:
         train = TrainConfig(**settings).resolved()
         self.strategy = tf.distribute.OneDeviceStrategy(device)
         keras.utils.set_random_seed(0)
-        task = task or Pretraining(None, config.max_position_embeddings)
+        task = task or Pretraining(Tokenizer(BERT), config.max_position_embeddings)
         with self.strategy.scope():
             self.model = task.build(BertEncoder(config, dtype=policy))
             self.optimizer = optimizers.create(self.model.trainable_variables, train)

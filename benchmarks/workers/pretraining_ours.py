@@ -16,6 +16,8 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     from bert_tf.inputs.batching import stream
     from bert_tf.model.encoder import BertEncoder
     from bert_tf.tasks.mlm_and_nsp import Pretraining
+    from bert_tf.text import Tokenizer
+    from bert_tf.text.base import BERT
     from bert_tf.training import strategy
     from bert_tf.training.dtype import policy
     from bert_tf.training.loop import Trainer
@@ -24,7 +26,7 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     where = strategy.create(train=config)  # as the program does
     with where.scope():
         encoder = BertEncoder(BertConfig.from_name(settings["model"]), dtype=policy(settings["dtype"]))
-        task = Pretraining(None, settings["length"])  # its tokenizer would only be saved
+        task = Pretraining(Tokenizer(BERT), settings["length"])  # any tokenizer: only its special tokens are read
         model = task.build(encoder)
     trainer = Trainer(task, model, config.check(), where, config.steps)
     made = batches(settings)

@@ -24,7 +24,6 @@ from bert_tf.api.plain_values import (
 )
 from bert_tf.checkpoints import directory as model_directory
 from bert_tf.checkpoints import open_with_warnings
-from bert_tf.checkpoints.hub import SCHEME
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import ExampleData, FinetuneConfig, TaskDistillation, to_dict
 from bert_tf.config.train import BatchSize, InferenceDtype
@@ -404,7 +403,7 @@ class FineTuned(Model[FineTuningTask]):
 def absolute(path: StrPath) -> str:
     """The path, whatever the working directory becomes."""
     text = text_path(path)
-    return text if text.startswith(SCHEME) else os.path.abspath(text)
+    return text if "://" in text else os.path.abspath(text)
 
 
 def current_strategy() -> tf.distribute.Strategy:

@@ -7,7 +7,7 @@ import pytest
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from bert_tf.config.data import TokenizerSettings
-from bert_tf.text import Tokenizer, open_tokenizer
+from bert_tf.text import Tokenizer, open_tokenizer, vocabulary
 from bert_tf.text.vocabulary import guess_tokenizer, hidden_pieces, read_vocabulary, unreachable
 from tests import packages
 from tests.learned import albert_model
@@ -83,7 +83,10 @@ def test_hidden_pieces_are_those_that_texts_do_not_reach(settings):
     assert {*words} - known == expected.intersection(words)
 
 
-def test_pieces_out_of_reach_are_counted_and_named_once_with_the_settings_that_reach_them(korean_vocabulary, caplog):
+def test_pieces_out_of_reach_are_counted_and_named_once_with_the_settings_that_reach_them(
+    korean_vocabulary, caplog, monkeypatch
+):
+    monkeypatch.setattr(vocabulary, "_WARNED", set())  # of tests before
     for _ in range(2):
         tokenizer = Tokenizer(korean_vocabulary, True, True, True)
     line = (
