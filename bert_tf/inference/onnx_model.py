@@ -142,12 +142,14 @@ def _quantize_smoothed(model: Any, steps: int) -> None:
         around = constant(f"{product}/zero", zero)
         rounded = constant(f"{kernel}/int8", np.round(weights / columns).astype(np.int8))
         scales = constant(f"{kernel}/scales", columns.astype(np.float32))
+        # Zeros are the default, but without them ONNX Runtime computes in float32.
+        zeros = constant(f"{kernel}/zeros", np.zeros(columns.shape, np.int8))
         sums = np.float32(scale) * columns.astype(np.float32)
         start = constant(f"{product}/bias", np.round(value(bias).ravel() / sums).astype(np.int32))
         nodes += [
             helper.make_node("QuantizeLinear", [clip.input[0], step, around], [f"{product}/rounded"]),
             helper.make_node("DequantizeLinear", [f"{product}/rounded", step, around], [f"{product}/rows"]),
-            helper.make_node("DequantizeLinear", [rounded, scales], [f"{product}/kernel"], axis=1),
+            helper.make_node("DequantizeLinear", [rounded, scales, zeros], [f"{product}/kernel"], axis=1),
             helper.make_node(
                 "DequantizeLinear", [start, constant(f"{product}/sums", sums)], [f"{product}/start"], axis=0
             ),
