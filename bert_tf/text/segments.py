@@ -1,4 +1,8 @@
-"""Special pieces in texts: a text is split at their names, and what is between them is tokenized."""
+"""Special pieces in texts: a text is split at their names, and what is between them is tokenized.
+
+Pieces that were added as special ones, such as markers of entities, are these in every text. The names of special
+tokens that a model puts around and in place of texts are so only on request: nobody's text is to contain them.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
@@ -37,27 +41,34 @@ class Segments:
         # A word needs its neighbours as they are, and a piece that contains another one comes before it.
         order = sorted(special, key=lambda piece: ("single_word" not in special[piece], -len(piece)))
         numbers = {piece: number for number, piece in enumerate(pieces)}
-        self._rewrites = [
-            rewrite for number, name in enumerate(order) for rewrite in _rewrites(name, number, special[name])
-        ]
+        rewrites = {name: _rewrites(name, number, special[name]) for number, name in enumerate(order)}
+        self._rewrites = {
+            requested: [one for name in order if requested or name not in names for one in rewrites[name]]
+            for requested in (False, True)
+        }
         with tf.init_scope():
             self._ids = tf.constant([numbers[name] for name in order], tf.int32)
             self._lengths = tf.constant([len(name.encode()) for name in order], tf.int64)
 
+    def splits(self, special_tokens: bool) -> bool:
+        """Whether there is anything to split texts at."""
+        return bool(self._rewrites[special_tokens])
+
     def tokenize(
-        self, text: tf.Tensor, tokenize: Tokenize, *, with_offsets: bool
+        self, text: tf.Tensor, tokenize: Tokenize, *, special_tokens: bool, with_offsets: bool
     ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         """Tokenizes texts with special pieces.
 
         Args:
             text: string [batch], valid UTF-8.
             tokenize: tokenizes what is between them.
+            special_tokens: whether to split at the names of special tokens, too.
             with_offsets: whether starts and ends are needed.
 
         Returns:
             ids int32 [batch, None]; starts and ends int64 [pieces] in bytes of the concatenation of all texts.
         """
-        segments = self._split(text)  # [batch, None]
+        segments = self._split(text, special_tokens)  # [batch, None]
         values = segments.values
         kinds = tf.strings.substr(values, 0, 1)  # first bytes
         special, skipped = kinds == _SPECIAL, kinds == _SKIPPED
@@ -83,9 +94,15 @@ class Segments:
             ends = joined(names, ends).values + shift
         return segments.with_values(ids).merge_dims(1, 2), starts, ends
 
-    def _split(self, text: tf.Tensor) -> tf.RaggedTensor:
+    def ordinary(self, text: tf.Tensor) -> tf.Tensor:
+        """The ordinary segments of texts, string [segments], and empty ones; split at added pieces only."""
+        values = self._split(text, special_tokens=False).values
+        kinds = tf.strings.substr(values, 0, 1)
+        return tf.where((kinds == _SPECIAL) | (kinds == _SKIPPED), b"", values)
+
+    def _split(self, text: tf.Tensor, special_tokens: bool) -> tf.RaggedTensor:
         """Segments [batch, None] of texts: ordinary ones, special pieces, and the white space that these take along."""
-        for pattern, rewrite in self._rewrites:
+        for pattern, rewrite in self._rewrites[special_tokens]:
             text = tf.strings.regex_replace(text, pattern, rewrite)
         return tf.strings.split(text, WALL)
 

@@ -109,9 +109,9 @@ class SubwordTokenizer(BaseTokenizer):
         self, text: tf.Tensor, special_tokens: bool, with_offsets: bool
     ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         """ids [batch, None]; starts and ends int64 [pieces] in the concatenation of all texts."""
-        if special_tokens:
+        if self._segments.splits(special_tokens):
             tokenize = functools.partial(self._segment_pieces, with_offsets=with_offsets)
-            return self._segments.tokenize(text, tokenize, with_offsets=with_offsets)
+            return self._segments.tokenize(text, tokenize, special_tokens=special_tokens, with_offsets=with_offsets)
         ids, starts, ends = self._segment_pieces(text, with_offsets)
         if with_offsets:
             shift = tf.gather(_begins(text), rows_of(ids.row_splits))

@@ -195,6 +195,8 @@ class Tokenizer(BaseTokenizer):
 
         Without these, a shorter piece might match in their place, and the rest of the word after it.
         """
+        if self._segments.splits(special_tokens=False):
+            strings = self._segments.ordinary(replace_invalid(string_tensor(strings), FILLER.encode()))
         _, normalized, *_ = self._normalizer.normalize(strings)
         _, _, *tokens = self._tokenize(strings)
         ids, row_splits, starts, ends = (values.numpy() for values in tokens)
@@ -228,14 +230,14 @@ class Tokenizer(BaseTokenizer):
 
         Args:
             strings: string [batch], a list, or one string (a batch of one).
-            special_tokens: treat "[MASK]", "[SEP]", "[CLS]", "[UNK]", "[PAD]" and special `added_pieces` in the text as
-                special tokens instead of ordinary text.
+            special_tokens: treat "[MASK]", "[SEP]", "[CLS]", "[UNK]" and "[PAD]" in the text as special tokens instead
+                of ordinary text. Special `added_pieces` always are.
 
         Returns:
             int32 [batch, None].
         """
-        if special_tokens:
-            return self._with_specials(strings, with_offsets=False)[1]
+        if self._segments.splits(special_tokens):
+            return self._with_specials(strings, special_tokens, with_offsets=False)[1]
         _, _, ids, row_splits, _, _ = self._tokenize(strings)
         return tf.RaggedTensor.from_row_splits(ids, row_splits, validate=False)
 
@@ -255,8 +257,8 @@ class Tokenizer(BaseTokenizer):
             ids, starts, ends: int32 [batch, None]. Piece j of row i is bytes starts[i, j] to ends[i, j] (exclusive,
             always more than starts[i, j]) of strings[i].
         """
-        if special_tokens:
-            text, ids, starts, ends = self._with_specials(strings, with_offsets=True)
+        if self._segments.splits(special_tokens):
+            text, ids, starts, ends = self._with_specials(strings, special_tokens, with_offsets=True)
             begins = tf.cumsum(tf.cast(tf.strings.length(text), tf.int64), exclusive=True)
             shift = tf.gather(begins, rows_of(ids.row_splits))
             starts, ends = starts - shift, ends - shift
@@ -265,12 +267,12 @@ class Tokenizer(BaseTokenizer):
         return ids, *(ids.with_values(tf.cast(at, tf.int32)) for at in (starts, ends))
 
     def _with_specials(
-        self, strings: Strings, with_offsets: bool
+        self, strings: Strings, special_tokens: bool, with_offsets: bool
     ) -> tuple[tf.Tensor, tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         """Text without invalid bytes, and its tokens as `Segments.tokenize` returns them."""
         text = replace_invalid(string_tensor(strings), FILLER.encode())
         tokenize = functools.partial(self._segment_pieces, with_offsets=with_offsets)
-        return text, *self._segments.tokenize(text, tokenize, with_offsets=with_offsets)
+        return text, *self._segments.tokenize(text, tokenize, special_tokens=special_tokens, with_offsets=with_offsets)
 
     def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         """As `SubwordTokenizer._segment_pieces`."""
@@ -302,6 +304,9 @@ class Tokenizer(BaseTokenizer):
             ids: int32 [batch, None].
             word_starts: bool [batch, None].
         """
+        if self._segments.splits(special_tokens=False):
+            found = self.tokenize(strings)
+            return found, self.word_starts(found)
         _, _, ids, row_splits, starts, ends = self._tokenize(strings)
         alone, rows = tf.gather(self._stands_alone, ids), rows_of(row_splits)
         # Normalized text still has all its white space, and nothing else between two pieces.

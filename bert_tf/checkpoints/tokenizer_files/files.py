@@ -245,21 +245,16 @@ class TokenizerFiles:
         return complete
 
     def _warn_of_added(self) -> None:
-        """Appends warnings on added pieces, which Transformers looks for in all texts."""
-        new = {token: flags for token, flags in self.added_pieces.items() if token not in (*BERT, *ROBERTA)}
-        special, ordinary = (
-            ", ".join([token for token, flags in new.items() if (SPECIAL in flags) == wanted][:_SHOWN])
-            for wanted in (True, False)
-        )
-        if special:
-            self.warnings.append(
-                f"tokenizer: added tokens ({special}) are special with special_tokens=True, as [MASK] is; Transformers "
-                "looks for them in all texts"
-            )
+        """Appends a warning of ordinary added pieces, which Transformers looks for in all texts."""
+        ordinary = [
+            token
+            for token, flags in self.added_pieces.items()
+            if SPECIAL not in flags and token not in (*BERT, *ROBERTA)
+        ]
         if ordinary:
             self.warnings.append(
-                f"tokenizer: added tokens ({ordinary}) are ordinary pieces here; Transformers looks for them in texts "
-                "before everything else"
+                f"tokenizer: added tokens ({', '.join(ordinary[:_SHOWN])}) are ordinary pieces here; Transformers "
+                "looks for them in texts before everything else"
             )
 
     def _append_added(self, pieces: list[str]) -> dict[str, list[str]]:

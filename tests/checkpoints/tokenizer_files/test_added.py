@@ -34,18 +34,30 @@ def files_of(kind, **others):
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
-def test_added_special_tokens_are_special_on_request_as_in_transformers(kind, tmp_path):
+def test_added_special_tokens_are_special_in_every_text_as_in_transformers(kind, tmp_path):
     files, size = files_of(kind)
     path = directory(tmp_path / "model", files)
     tokenizer, warnings = read(path, size)
     assert {piece: sorted(flags) for piece, flags in tokenizer.added_pieces.items()} == {
         piece: sorted(flags) for piece, flags in ADDED.items()
     }
-    assert any("added tokens ([E1], [/E1]) are special with special_tokens=True" in one for one in warnings)
+    assert not any("[E1]" in one for one in warnings)
     assert any("added tokens (코로나19) are ordinary pieces here" in one for one in warnings)
     theirs = transformers.AutoTokenizer.from_pretrained(path)
     expected = [theirs(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
-    assert tokenizer.tokenize(TEXTS, special_tokens=True).to_list() == expected
+    assert tokenizer.tokenize(TEXTS).to_list() == tokenizer.tokenize(TEXTS, special_tokens=True).to_list() == expected
+    ids, word_starts = tokenizer.tokenize_with_words(TEXTS)
+    assert ids.to_list() == expected
+    markers = [number for number in range(size) if tokenizer.vocab[number] in ("[E1]", "[/E1]")]
+    assert all(
+        start for number, start in zip(ids.values.numpy(), word_starts.values.numpy(), strict=True) if number in markers
+    )
+    inputs = tokenizer.encode(TEXTS, max_length=16)  # what tasks read
+    packed = [
+        row[mask == 1].tolist()
+        for row, mask in zip(*(inputs[f"input_{name}"].numpy() for name in ("word_ids", "mask")), strict=True)
+    ]
+    assert packed == theirs(TEXTS, truncation=True, max_length=16)["input_ids"]
 
 
 def test_old_lists_name_special_tokens(tmp_path):
@@ -91,6 +103,7 @@ def test_added_pieces_stay_when_a_vocabulary_is_trimmed_and_what_is_written_fits
     assert len(theirs) == trimmed.config.vocab_size
     expected = [theirs(text, add_special_tokens=False)["input_ids"] for text in MASKED]
     assert trimmed.tokenizer.tokenize(MASKED, special_tokens=True).to_list() == expected
+    assert trimmed.tokenizer.tokenize(TEXTS).to_list() == expected[: len(TEXTS)]
     again = open_checkpoint(str(path)).tokenizer
     assert again.tokenize(MASKED, special_tokens=True).to_list() == expected
     assert {*again.added_pieces} >= {*ADDED}
