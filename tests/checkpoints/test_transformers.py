@@ -312,7 +312,7 @@ def test_their_tokenizer_is_read_from_tokenizer_json_alone(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     checkpoint, _ = small_checkpoint()
-    checkpoint.tokenizer = bert_tf.Tokenizer(PIECES, strip_accents=False)
+    checkpoint.tokenizer = bert_tf.Tokenizer(PIECES, strip_accents=False, max_input_chars_per_word=100)  # as theirs
     huggingface.write(checkpoint, str(source))
     theirs = transformers.AutoTokenizer.from_pretrained(source)
     theirs.save_pretrained(tmp_path)
