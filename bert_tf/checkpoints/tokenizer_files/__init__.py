@@ -59,6 +59,11 @@ _CLASSES: dict[str, _Kind] = {
     "XLNetTokenizer": sentence_piece,
 }
 _ALGORITHMS: dict[str | None, _Kind] = {"WordPiece": wordpiece, "BPE": byte_pair, "Unigram": sentence_piece}
+# For a tokenizer.json that is not supported. Classes that follow it in everything say nothing of how to read a vocab.txt.
+_WAY_OUT = (
+    "put the .model file that it was made of beside it, or its vocab.txt, with a tokenizer_class such as BertTokenizer "
+    f"in {CONFIG}, or give the model ids"
+)
 # Of no use in another directory: old paths, and code that would be downloaded and run.
 _NOT_KEPT = {"auto_map", "name_or_path", "tokenizer_file", "vocab_file"}
 
@@ -82,10 +87,9 @@ def read_tokenizer(
     Raises:
         DataError: a file is damaged, or the vocabulary is not that of the model.
     """
+    files = TokenizerFiles.open(path, config, default_class=default_class, known=_CLASSES.keys(), vocab_size=vocab_size)
+    beside = files.without_library()
     try:
-        files = TokenizerFiles.open(
-            path, config, default_class=default_class, known=_CLASSES.keys(), vocab_size=vocab_size
-        )
         kind = _kind(files)
         if not kind:
             if required:
@@ -94,10 +98,23 @@ def read_tokenizer(
             raise UnsupportedTokenizer("the directory has none")
         tokenizer = kind.read(files)
     except UnsupportedTokenizer as reason:
-        way_out = "put the vocab.txt or the .model file that it was made of beside it, or give the model ids"
-        return None, [f"tokenizer: none, as {reason}; {way_out}"]
+        kind, tokenizer = _without_library(beside) if files.library else (None, None)
+        if not kind or not tokenizer:
+            return None, [f"tokenizer: none, as {reason}; {_WAY_OUT}"]
+        names = " and ".join(filter(files.has, kind.FILES)) or sentence_piece.found(files)
+        beside.warnings.append(f"tokenizer: {names} is used, as {reason}")
+        files = beside
     files.compare(tokenizer)
     return tokenizer, files.warnings
+
+
+def _without_library(files: TokenizerFiles) -> tuple[_Kind | None, BaseTokenizer | None]:
+    """The kind and the tokenizer of the files beside tokenizer.json; None if they are not enough."""
+    try:
+        kind = _kind(files)
+        return kind, kind.read(files) if kind else None
+    except UnsupportedTokenizer:
+        return None, None
 
 
 def _kind(files: TokenizerFiles) -> _Kind | None:
@@ -107,6 +124,7 @@ def _kind(files: TokenizerFiles) -> _Kind | None:
     if sentence_piece.has_merges(files):
         return sentence_piece
     if files.library:
+        files.check_version()
         by_library = _ALGORITHMS.get(files.algorithm)
         if not by_library:
             raise UnsupportedTokenizer(f"{LIBRARY} holds {files.algorithm!r}, not WordPiece, BPE or Unigram")

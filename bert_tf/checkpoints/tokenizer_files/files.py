@@ -134,16 +134,24 @@ class TokenizerFiles:
             library = {**read_json(file, _Library)}
             if not library.get("model"):  # only the special tokens of a .model beside it
                 library = None
-        if library:
-            version = library.get("version", _VERSION)
-            if version != _VERSION:
-                raise UnsupportedTokenizer(f"{LIBRARY} is of the version {version!r}, not {_VERSION!r}")
         name = (config.get("tokenizer_class") or default_class or "").removesuffix("Fast") or None
         generic = name is not None and name not in known
         files = cls(path, config, library, name, generic, vocab_size)
         if generic and name not in GENERIC_CLASSES:
             files.warnings.append(f"tokenizer: {name} is not known here; what its files hold is read, not what it adds")
         return files
+
+    def without_library(self) -> "TokenizerFiles":
+        """The same files without tokenizer.json, except for its added tokens."""
+        added = {str(token["id"]): token for token in self.added_tokens}
+        config = self.config | {"added_tokens_decoder": (self.config.get("added_tokens_decoder") or {}) | added}
+        return dataclasses.replace(self, config=config, library=None, added_pieces={}, warnings=[*self.warnings])
+
+    def check_version(self) -> None:
+        """Raises UnsupportedTokenizer if tokenizer.json has another layout than the one that is read here."""
+        version = (self.library or {}).get("version", _VERSION)
+        if version != _VERSION:
+            raise UnsupportedTokenizer(f"{LIBRARY} is of the version {version!r}, not {_VERSION!r}")
 
     def file(self, name: str) -> str:
         """Path of a file."""
