@@ -532,6 +532,42 @@ def test_known_damage_gives_a_result_or_one_line(name, pattern, damage, made, tm
     assert_a_result_or_one_line(READERS[name].read, str(tmp_path / "files"))
 
 
+FINETUNE = """
+from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, TrainConfig
+
+def get_config():
+    return FinetuneConfig(
+        task=ClassificationConfig(max_length=16),
+        data=ExampleData(train="train.tsv", validation="train.tsv"),
+        train=TrainConfig(batch_size=2, steps=1, dtype="float32"),
+    )
+"""
+# Programs that read a model of ours and write another one: arguments that read {0}, and the one that writes.
+WRITE_ANOTHER = {
+    "convert": ("--input={0}/model --format=huggingface", "--output"),
+    "export": ("--model_dir={0}/model", "--export_dir"),
+    "finetune": ("--config={0}/finetune.py --data_dir={0} --init={0}/model", "--model_dir"),
+}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "vocab.txt"])
+@pytest.mark.parametrize("program", WRITE_ANOTHER)
+def test_one_flipped_bit_ends_a_program_with_one_line_before_it_writes(programs, program, name, made, tmp_path):
+    shutil.copytree(made(make_own), tmp_path / "model")
+    (tmp_path / "finetune.py").write_text(FINETUNE)
+    (tmp_path / "train.tsv").write_text(DATA["table"][1])
+    file = tmp_path / "model" / name
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1  # of a value of the last tensor, and of a piece
+    file.write_bytes(content)
+    arguments, output = WRITE_ANOTHER[program]
+    before = sorted(tmp_path.iterdir())
+    done = programs(program, *arguments.format(tmp_path).split(), f"{output}={tmp_path}/new")
+    assert done.status == 1, done.errors
+    assert str(file) in done.error_line and "CRC-32" in done.error_line
+    assert sorted(tmp_path.iterdir()) == before
+
+
 WHOLE = ["own model", "own model, byte_bpe", "own model, unigram", "google's own", "huggingface"]
 WHOLE += ["huggingface, sharded", "model garden", "best weights", "card", "texts, tsv"]
 

@@ -13,7 +13,9 @@ from bert_tf import BertEncoder, Tokenizer
 from bert_tf.config import ClassificationConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inference import onnx_model
+from bert_tf.inference.portable import summary
 from bert_tf.tasks.classification import Classification
+from bert_tf.tasks.masked_lm import MaskedLM
 from tests.errors import raises
 from tests.inference import portable
 from tests.inference.kinds import KINDS, VOCABULARY
@@ -120,6 +122,26 @@ def test_the_bound_is_absolute_or_a_part_of_the_range_of_a_row(apart, exported, 
         portable.exported(task, model, tmp_path / "out", "onnx")
 
 
+@pytest.mark.parametrize("apart, warned", [(0.04, False), (0.06, True)])
+def test_int8_that_differs_by_more_than_a_twentieth_has_a_warning_that_export_prints(
+    apart, warned, tmp_path, monkeypatch
+):
+    task, model = KINDS["classification"]()
+    layer = model.get_layer("classifier")
+    layer.kernel.assign(np.zeros(layer.kernel.shape))
+    layer.bias.assign([0.0, 20.0])
+    logits = np.array([0.0, 20.0 * (1 + apart)], "f4")  # the root mean square of the differences, relative, is `apart`
+    monkeypatch.setattr(
+        onnx_model, "runner", lambda path: lambda inputs: {"logits": np.tile(logits, [len(inputs["input_ids"]), 1])}
+    )
+    monkeypatch.setattr(onnx_model, "write_int8", lambda graph, path: None)
+    file = portable.exported(task, model, tmp_path / "out", "onnx", optimize="int8")
+    said = [f"int8: the outputs differ by {apart:.1e} from float32", "compare its metrics on labelled data"]
+    assert said[0] in file.checked and len(file.warnings) == warned
+    *_, last = summary(file).splitlines()
+    assert all(part in last for part in said) if warned else last == f"checked: {file.checked}"
+
+
 def test_int8_is_near_and_has_the_same_inputs_and_outputs(tmp_path):
     task, model, file = made("tagging", tmp_path / "out", "onnx", optimize="int8")
     assert "int8: the outputs differ by" in file.checked
@@ -142,6 +164,21 @@ def test_int8_is_near_and_has_the_same_inputs_and_outputs(tmp_path):
         alone = run(session, {name: value[row : row + 1, :length] for name, value in inputs.items()})
         np.testing.assert_allclose(alone["logits"][0], found["logits"][row, :length], rtol=1e-4, atol=1e-4)
     assert [value.name for value in session.get_inputs()] == ["input_ids", "attention_mask", "token_type_ids"]
+
+
+@pytest.mark.slow
+def test_a_vocabulary_of_usual_size_passes_its_own_check(tmp_path):
+    """A million logits, with the spread of a trained model's, in units of which the bound is."""
+    pieces = [*VOCABULARY, *(f"piece{number}" for number in range(30_522 - len(VOCABULARY)))]
+    task = MaskedLM(Tokenizer(pieces), 32)
+    encoder = BertEncoder(small_config(vocab_size=len(pieces), max_position_embeddings=32, num_layers=1, pooler=False))
+    model = randomize(task.build(encoder), scale=0.65)
+    file = portable.exported(task, model, tmp_path / "out", "onnx")
+    inputs = inputs_of(task, file.inputs)
+    logits = run(opened(file.path), inputs)["logits"]
+    assert logits.shape[-1] == 30_522
+    assert 2 < logits.std() < 4, logits.std()
+    check_outputs(task, model, inputs, {"logits": logits}, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("optimize", ["none", "int8"])

@@ -357,6 +357,36 @@ def test_causal_attention_ignores_later_tokens_and_pools_the_last_token():
     )  # the last token matters
 
 
+IDS = {"input_word_ids": [[1, 4]], "input_mask": [[1, 1]], "input_type_ids": [[0, 0]]}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "named"),
+    [
+        (1.5, ["1.5", "a dict of input_word_ids, input_mask, input_type_ids"]),
+        ([[1, 4]], ["[[1, 4]]", "a dict of input_word_ids"]),
+        ({"input_word_ids": [[1, 4]]}, ["lack input_mask, input_type_ids"]),
+        (IDS | {"input_word_ids": 1.5}, ["input_word_ids", "1.5", "whole numbers"]),
+        (IDS | {"input_word_ids": [[1, 4.5]]}, ["input_word_ids", "4.5", "whole numbers"]),
+        (IDS | {"input_word_ids": [1, 4], "input_mask": [[1]]}, ["input_word_ids", "(2,)", "[batch, length]"]),
+        (IDS | {"input_mask": [[1]]}, ["input_mask", "(1, 1)", "input_word_ids, (1, 2)"]),
+        (IDS | {"input_mask": [[1, 1], [1, 1]]}, ["input_mask", "(2, 2)", "input_word_ids, (1, 2)"]),
+        (IDS | {"input_type_ids": [[[0, 0]]]}, ["input_type_ids", "(1, 1, 2)", "[batch, length]"]),
+    ],
+)
+def test_inputs_of_another_type_or_shape_are_one_line(inputs, named, encoder):
+    with raises(DataError, *named):
+        encoder(inputs)
+
+
+def test_shapes_are_checked_in_graphs(encoder):
+    """By Keras, a mask of one column would be broadcast."""
+    inputs = {name: tf.constant(value) for name, value in IDS.items()}
+    assert tf.function(encoder)(inputs)["sequence_output"].shape[:2] == (1, 2)
+    with raises(DataError, "input_mask", "(1, 1)", "input_word_ids, (1, 2)"):
+        tf.function(encoder)(inputs | {"input_mask": tf.constant([[1]])})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
