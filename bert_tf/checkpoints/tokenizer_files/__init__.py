@@ -59,7 +59,7 @@ _CLASSES: dict[str, _Kind] = {
     "XLNetTokenizer": sentence_piece,
 }
 _ALGORITHMS: dict[str | None, _Kind] = {"WordPiece": wordpiece, "BPE": byte_pair, "Unigram": sentence_piece}
-# For a tokenizer.json that is not supported. Classes that follow it in everything say nothing of how to read a vocab.txt.
+# For a tokenizer.json that is not supported. Classes that follow it in everything do not tell how to read a vocab.txt.
 _WAY_OUT = (
     "put the .model file that it was made of beside it, or its vocab.txt, with a tokenizer_class such as BertTokenizer "
     f"in {CONFIG}, or give the model ids"
