@@ -98,23 +98,27 @@ def read_tokenizer(
             raise UnsupportedTokenizer("the directory has none")
         tokenizer = kind.read(files)
     except UnsupportedTokenizer as reason:
-        kind, tokenizer = _without_library(beside) if files.library else (None, None)
-        if not kind or not tokenizer:
-            return None, [f"tokenizer: none, as {reason}; {_WAY_OUT}"]
-        names = " and ".join(filter(files.has, kind.FILES)) or sentence_piece.found(files)
-        beside.warnings.append(f"tokenizer: {names} is used, as {reason}")
-        files = beside
+        return _read_beside(beside, str(reason))
     files.compare(tokenizer)
     return tokenizer, files.warnings
 
 
-def _without_library(files: TokenizerFiles) -> tuple[_Kind | None, BaseTokenizer | None]:
-    """The kind and the tokenizer of the files beside tokenizer.json; None if they are not enough."""
+def _read_beside(files: TokenizerFiles, reason: str) -> tuple[BaseTokenizer | None, list[str]]:
+    """As `read_tokenizer`, from files without a tokenizer.json, which cannot be read for this reason."""
     try:
         kind = _kind(files)
-        return kind, kind.read(files) if kind else None
+        if not kind:
+            return _none(reason)
+        tokenizer = kind.read(files)
     except UnsupportedTokenizer:
-        return None, None
+        return _none(reason)
+    files.compare(tokenizer)
+    names = " and ".join(filter(files.has, kind.FILES)) or sentence_piece.found(files)
+    return tokenizer, [*files.warnings, f"tokenizer: {names} is used, as {reason}"]
+
+
+def _none(reason: str) -> tuple[None, list[str]]:
+    return None, [f"tokenizer: none, as {reason}; {_WAY_OUT}"]
 
 
 def _kind(files: TokenizerFiles) -> _Kind | None:
