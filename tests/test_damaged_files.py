@@ -154,8 +154,37 @@ def make_garden(folder):
     (folder / "params.yaml").write_text(garden.PARAMS)
 
 
-def read_model(path):
-    checkpoint = open_checkpoint(path)
+def make_foreign(kind, folder):
+    """Files of Transformers with another tokenizer, as RoBERTa and XLM-R have them."""
+    tokenizer = TOKENIZERS[kind]()
+    checkpoint, _ = small_checkpoint(vocab_size=tokenizer.vocab_size)
+    checkpoint.tokenizer = tokenizer
+    huggingface.write(checkpoint, folder)
+
+
+def make_pickled(folder):
+    huggingface.write(small_checkpoint()[0], folder)
+    tensors = open_tensors(str(folder / "model.safetensors"))
+    torch = pytest.importorskip("torch", reason="needs pip install 'bert_tf[torch]'")
+    weights = {name: torch.from_numpy(tensor.read()) for name, tensor in tensors.items()}
+    torch.save(weights, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def make_modules(folder):
+    """An encoder in sentence-transformers' layout."""
+    huggingface.write(small_checkpoint()[0], folder)
+    parts = {"Transformer": "", "Pooling": "1_Pooling"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{name}"} for name, path in parts.items()]
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 20})
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {}})
+    (folder / "1_Pooling").mkdir()
+    write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True})
+
+
+def read_model(path, **options):
+    checkpoint = open_checkpoint(path, **options)
     for tensor in [*checkpoint.tensors.values(), *checkpoint.slots.values()]:
         tensor.read()
     if checkpoint.task and checkpoint.tokenizer:
@@ -568,14 +597,22 @@ def test_one_flipped_bit_ends_a_program_with_one_line_before_it_writes(programs,
     assert sorted(tmp_path.iterdir()) == before
 
 
+# Readers of files that are only replaced as a whole.
+FOREIGN = {
+    "roberta": Reader(functools.partial(make_foreign, "byte_bpe"), ("merges.txt", "*.json"), read_model),
+    "xlm-r": Reader(functools.partial(make_foreign, "unigram"), ("*.model",), read_model),
+    "pytorch": Reader(make_pickled, ("pytorch_model.bin",), functools.partial(read_model, allow_pickle=True)),
+    "sentence-transformers": Reader(make_modules, ("*.json", "1_Pooling/*"), read_model),
+}
 WHOLE = ["own model", "own model, byte_bpe", "own model, unigram", "google's own", "huggingface"]
-WHOLE += ["huggingface, sharded", "model garden", "best weights", "card", "texts, tsv"]
+WHOLE += ["huggingface, sharded", "model garden", "best weights", "card", "texts, tsv", *FOREIGN]
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_pipe_or_a_device_in_place_of_a_file_is_one_line(name, made, tmp_path):
-    reader = READERS[name]
+    reader = (READERS | FOREIGN)[name]
     valid = made(reader.make)
+    reader.read(str(valid))
     for number, path in enumerate(path for pattern in reader.files for path in sorted(valid.glob(pattern))):
         folder = tmp_path / str(number)
         shutil.copytree(valid, folder)
