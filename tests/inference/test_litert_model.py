@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.inference import litert_model
 from tests.errors import raises
 from tests.inference.portable import QUICK, check_outputs, inputs_of, made, real_vectors
 
@@ -49,6 +50,24 @@ def test_the_check_runs_the_interpreter_and_labels_are_beside_the_model(tmp_path
     assert "40 rows of token ids" in exported.checked and "LiteRT" in exported.checked
     assert sorted(os.listdir(tmp_path / "out")) == ["config.json", "model.tflite", "tokenizer_config.json", "vocab.txt"]
     assert json.loads((tmp_path / "out/config.json").read_text())["id2label"] == {"0": "negative", "1": "긍정"}
+
+
+@pytest.mark.parametrize("kind", ["classification", "questions of byte pairs", "masks by XLM-R", "masks by CamemBERT"])
+def test_transformers_opens_the_tokenizer_beside_the_model_and_makes_its_inputs(kind, tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers", reason="needs pip install 'bert_tf[peers]'")
+    monkeypatch.setattr(litert_model, "write", lambda graph, path: None)  # the other files do not depend on this one
+    task, _, exported = made(kind, tmp_path / "out", "litert", check=False)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    texts, others = ["a b the Good c d", "a", "", "the 영화 good"], ["good", "한국어 a b", "the end", "c"]
+    columns = (texts,) if kind == "classification" else (texts, others)
+    found = theirs(*columns, padding=True, return_tensors="np")
+    assert found.keys() == {*exported.inputs}
+    features = {name: value.numpy() for name, value in task.tokenizer.encode(*columns).items()}
+    mask = features["input_mask"]  # whatever the id of padding
+    assert found["attention_mask"].tolist() == mask.tolist()
+    assert (found["input_ids"] * mask).tolist() == (features["input_word_ids"] * mask).tolist()
+    if "token_type_ids" in found:
+        assert found["token_type_ids"].tolist() == features["input_type_ids"].tolist()
 
 
 def test_int8_is_near_and_smaller(tmp_path):

@@ -1,15 +1,18 @@
 """Tokenizers inside SavedModels, run by the C API of each TensorFlow that servers have."""
 
 import random
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.inference.check import check_ops
 from bert_tf.inference.samples import Request
 from tests.inference import runtimes
 from tests.learned import TOKENIZERS
+from tests.pages import ROOT
 
 SIGNATURE = tf.TensorSpec([None], tf.string, name="text")
 
@@ -48,6 +51,51 @@ def exported(tmp_path_factory):
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_graphs_have_only_ops_of_tf_serving(exported, kind):
     assert check_ops(exported[kind][0])
+
+
+class Plain(tf.Module):
+    """What a tokenizer gives without offsets."""
+
+    def __init__(self, tokenizer):
+        super().__init__()
+        self.tokenizer = tokenizer
+
+    @tf.function(autograph=False, input_signature=[SIGNATURE])
+    def run(self, text):
+        return {"ids": self.tokenizer.tokenize(text).values}
+
+
+def of_tf_text(path):
+    """The ops in the graph of a version that TensorFlow itself does not have."""
+    with open(f"{path}/saved_model.pb", "rb") as file:
+        (meta,) = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs
+    functions = {function.signature.name: function for function in meta.graph_def.library.function}
+    nodes = [*meta.graph_def.node, *(node for function in functions.values() for node in function.node_def)]
+    return {node.op for node in nodes if node.op not in functions and not hasattr(tf.raw_ops, node.op)}
+
+
+def documented():
+    """Start of a row in the table of TF Serving's page -> the ops of TF Text, and more where offsets are needed."""
+    page = (ROOT / "docs/serving/tf_serving.md").read_text(encoding="utf-8")
+    table, found = page.partition("### Ops of TF Text")[2].partition("TF Serving links")[0], {}
+    for name, text in re.findall(r"^\| ([A-Z]?[^|`]*?) \| ([^|]*`[^|]*) \|$", table, re.MULTILINE):
+        plain, more = (set(re.findall(r"`(\w+)`", part)) for part in text.partition(";")[::2])
+        if "the same and" in text:
+            plain, more = plain | found["SentencePiece"][0], found["SentencePiece"][1]
+        found[name.partition(" (")[0]] = plain, more
+    return found
+
+
+ROWS = {"wordpiece": "WordPiece", "byte_bpe": "byte-level BPE", "albert": "SentencePiece of ALBERT"}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_the_documented_ops_of_tf_text_are_those_in_the_graphs(exported, kind, tmp_path):
+    expected, more = documented()[ROWS.get(kind, "SentencePiece")]
+    plain = Plain(TOKENIZERS[kind]())
+    tf.saved_model.save(plain, str(tmp_path), signatures=plain.run)
+    assert of_tf_text(tmp_path) == expected
+    assert of_tf_text(exported[kind][0]) == expected | more
 
 
 @pytest.mark.slow

@@ -11,12 +11,14 @@ import pytest
 import tensorflow as tf
 import tokenizers
 
+import bert_tf
 from bert_tf.bundled import bundled
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import write_json
 from bert_tf.text.byte_pair import BytePairTokenizer
 from tests.errors import raises
 from tests.packages import shared
+from tests.pages import ROOT, blocks
 
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 SPACES = " \t\n\r\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u3000"
@@ -298,3 +300,25 @@ def test_a_piece_of_millions_of_characters_is_refused_before_it_takes_memory(tmp
     (tmp_path / "merges.txt").write_text("")
     with raises(DataError, tmp_path / "vocab.json", "5,000,000", "1,000"):
         BytePairTokenizer(tmp_path / "vocab.json", tmp_path / "merges.txt")
+
+
+def test_the_documented_lines_complete_gpt2s_files(learned, tmp_path, monkeypatch):
+    pieces, merges = [piece for piece in learned[0] if piece not in SPECIALS] + ["<|endoftext|>"], learned[1]
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    (tmp_path / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
+    (code,) = (one.code for one in blocks(ROOT / "docs/tokenization.md") if "ids.setdefault" in one.code)
+    monkeypatch.chdir(tmp_path)
+    found = {"bert_tf": bert_tf}
+    exec(compile(code, "docs/tokenization.md", "exec"), found)
+    tokenizer = found["tokenizer"]
+    # The ids of GPT-2 stay, and those of the tasks follow.
+    assert tokenizer.vocab == [*pieces, *SPECIALS]
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE.from_file("vocab.json", "merges.txt"))
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    texts = [*itertools.islice(lines("data/sotu/heldout.txt.gz"), 200), "", " it's  1,000 ", "한국어 텍스트 😀"]
+    expected = [one.ids for one in theirs.encode_batch(texts)]
+    assert tokenizer.tokenize(texts).to_list() == expected
+    first, _, last, _, mask = range(len(pieces), len(pieces) + 5)
+    assert tokenizer.encode(texts[:1])["input_word_ids"][0].numpy().tolist() == [first, *expected[0], last]
+    assert tokenizer.tokenize(["a <mask>"], special_tokens=True).to_list() == [[ids["a"], mask]]
