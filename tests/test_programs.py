@@ -53,7 +53,8 @@ def folder(tmp_path_factory):
         with gzip.open(bundled(f"data/sotu/{source}.txt.gz"), "rt", encoding="utf-8") as file:
             sentences = [line for line, _ in zip(file, range(lines), strict=False)]
         # Documents are long addresses: a blank line every ten sentences makes enough documents of the first one.
-        documents = ["".join(sentences[start : start + 10]) for start in range(0, lines, 10)]
+        unknown = "한국어 ☃ ☃ ☃\n" * (target == "heldout")  # to the vocabulary, which is learned from the corpus
+        documents = ["".join(sentences[start : start + 10]) + unknown for start in range(0, lines, 10)]
         (folder / f"{target}.txt").write_text("\n".join(documents))
     for name, lines in (("train", 101), ("heldout", 38)):
         with open(bundled(f"data/reviews/{name}.tsv"), encoding="utf-8") as file:
@@ -140,6 +141,35 @@ def test_the_share_of_unknown_tokens_is_in_results(folder, finetuned, vocabulary
     assert results["unknown_share"]["validation"] == pytest.approx(expected)
     measured = json.loads((folder / "measured/results.json").read_text())
     assert measured["unknown_share"] == pytest.approx(expected)
+
+
+def test_the_share_of_unknown_tokens_is_in_the_curves(folder, pretrained, vocabulary):
+    ids = {piece: number for number, piece in enumerate(vocabulary.read_text(encoding="utf-8").split("\n"))}
+    text = (folder / "heldout.txt").read_text(encoding="utf-8")
+    tokens = [token for line in text.splitlines() for token, _, _ in tokenize(line.encode(), ids)]
+    expected = tokens.count(ids["[UNK]"]) / len(tokens)
+    assert expected > 0.001
+    results = json.loads((pretrained[0] / "results.json").read_text())
+    # The vocabulary was learned from this text; masking replaces a few tokens by others, which may be [UNK].
+    assert max(point["unknown_share"] for point in results["history"]) < 0.002
+    for row in results["evaluations"]:  # long sentences are cut, and the unknown ones are short
+        assert expected < row["unknown_share"] < 10 * expected
+
+
+def test_predict_extract_and_evaluate_print_a_line_on_unknown_tokens(programs, folder, finetuned, vocabulary):
+    label = read(folder / "heldout.tsv")[0]["label"]
+    (folder / "foreign.tsv").write_text("sentence\tlabel\n" + f"한국어 ☃ the\t{label}\n" * 20, encoding="utf-8")
+    ids = {piece: number for number, piece in enumerate(vocabulary.read_text(encoding="utf-8").split("\n"))}
+    tokens = [token for token, _, _ in tokenize("한국어 ☃ the".encode(), ids)]
+    expected = f"{tokens.count(ids['[UNK]']) / len(tokens):.1%} of the tokens are [UNK], such as '한국어', '☃'"
+    model, file = f"--model_dir={finetuned}", folder / "foreign.tsv"
+    commands = {
+        "predict": (model, f"--data_dir={file}", f"--output={folder}/foreign.jsonl"),
+        "evaluate": (model, f"--data_dir={file}", f"--output={folder}/foreign"),
+        "extract": (f"--init={finetuned}", f"--input={file}", "--text=sentence", f"--output={folder}/foreign.npz"),
+    }
+    for name, arguments in commands.items():
+        assert programs.succeed(name, *arguments).errors.count(expected) == 1, name
 
 
 def test_files_with_another_layout_are_evaluated_with_flags_for_the_differences(programs, folder, finetuned):
