@@ -153,7 +153,7 @@ NOT_RUN = {
     "docs/checkpoints.md": {"test_releases": "needs five releases of Transformers"},
     "docs/small.md": {"quarter": _HOURS, "NSMC": _HOURS, "SST/test.tsv": _HOURS},
     "docs/finetuning/data.md": {"": "downloads, and data with a licence of its own"},
-    "docs/finetuning/settings.md": {"--config.search": "eighteen runs; tests/training/test_trials.py searches"},
+    "docs/finetuning/settings.md": {"--config.search": "eighteen runs; tests/training/runs/test_sweep.py searches"},
     "docs/pretraining/corpora.md": {"gs://": _MACHINES, "host0": _MACHINES},
     "docs/pretraining/data.md": {"ablate": _HOURS},
     "docs/pretraining/devices.md": {"": "needs several GPUs or machines"},
