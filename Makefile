@@ -24,7 +24,7 @@ PARALLEL := --numprocesses=$(shell nproc || echo 2) --maxprocesses=2 --dist=load
 NUMERICS := tests/model tests/tasks/test_heads.py tests/tasks/test_mlm_and_nsp.py tests/tasks/test_multiple_choice.py \
   $(patsubst %,tests/training/test_%.py,evaluation loss_scale normalization optimizers step_against_torch)
 
-.PHONY: quickstart test test-2.20 test-servers test-all benchmarks-peers lint docs clean
+.PHONY: quickstart test test-changed test-2.20 test-servers test-all benchmarks-peers lint docs clean
 
 $(BIN)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("bert_tf needs Python 3.11, 3.12 or 3.13; PYTHON=... names one") if not (3, 11) <= sys.version_info < (3, 14) else 0'
@@ -104,6 +104,10 @@ quickstart: $(BIN)/.ready
 
 test: $(BIN)/.ready
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
+
+# What can see the changes since SINCE, by default since the branch left its upstream; SLOW=1 adds their slow tests.
+test-changed: $(BIN)/.ready
+	$(BIN)/python -m tests.changed --since=$(SINCE) $(if $(SLOW),,-m "not slow") $(PARALLEL)
 
 test-2.20: $(TF220)/.ready
 	$(TF220)/bin/python -m pytest -m "not slow" $(PARALLEL)

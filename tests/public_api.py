@@ -32,10 +32,10 @@ from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import InMemory
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.training.runs.runner import Runner
-from tests import hostile
-from tests.inference.kinds import LENGTH, VOCABULARY, _encoder
+from tests import hostile, zoo
 from tests.learned import learned, sentence_piece
 from tests.model.small import randomize, small_config
+from tests.zoo import LENGTH, VOCABULARY
 
 SECONDS = 60  # of a call, at most
 OUTPUT = object()  # stands for a new path
@@ -76,7 +76,7 @@ class Api:
         self.table = os.path.join(folder, "table.tsv")
         with open(self.table, "w") as file:
             file.write("sentence\tlabel\na\tb\n")
-        encoder = _encoder()
+        encoder = zoo.encoder()
         task = MaskedLM(bert_tf.Tokenizer(VOCABULARY), LENGTH)
         self.masked = randomize(task.build(encoder))
         directory.save(self.path, self.masked, encoder, task)

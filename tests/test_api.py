@@ -17,12 +17,12 @@ from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.inputs.datasets.conll import read_klue_ner
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.training.runs import finetuning
-from tests import packages
+from tests import packages, zoo
 from tests.checkpoints.small import FAMILIES, small_checkpoint
 from tests.errors import raises
-from tests.inference.kinds import LENGTH, VOCABULARY, _encoder
 from tests.model import numpy_bert
 from tests.model.small import multiplies_bfloat16, randomize, small_config
+from tests.zoo import LENGTH, VOCABULARY
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
 GOOD = ["the good.", "good, the", "the the good", "good good!", "the good?"]
@@ -34,7 +34,7 @@ TEXTS, LABELS = [*GOOD, *BAD], ["good"] * len(GOOD) + ["bad"] * len(BAD)
 def pretrained(tmp_path_factory):
     """A pre-trained model with its masked-language-model head."""
     path = str(tmp_path_factory.mktemp("pretrained"))
-    encoder = _encoder()
+    encoder = zoo.encoder()
     task = MaskedLM(bert_tf.Tokenizer(VOCABULARY), LENGTH)
     directory.save(path, randomize(task.build(encoder)), encoder, task)
     return path

@@ -18,10 +18,11 @@ from bert_tf.inputs.datasets.examples import QuestionExample, ReadReport, TextEx
 from bert_tf.inputs.datasets.sources import InMemory, Source
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.masked_lm import MaskedLM
+from tests import zoo
 from tests.errors import raises
 from tests.hostile import BIG, HALF, HUGE, Odd, endless
-from tests.inference.kinds import LENGTH, VOCABULARY, _encoder
 from tests.model.small import randomize
+from tests.zoo import LENGTH, VOCABULARY
 
 TEXTS = ["the good.", "a b c", "good", "c b a"]
 STARS = [5, 1, 5, 1]
@@ -53,7 +54,7 @@ class Models:
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     path, saved, file = (str(folder / name) for name in ("pretrained", "stars", "file"))
-    encoder = _encoder()
+    encoder = zoo.encoder()
     task = MaskedLM(bert_tf.Tokenizer(VOCABULARY), LENGTH)
     directory.save(path, randomize(task.build(encoder)), encoder, task)
     (folder / "file").write_text("x\ny\n")

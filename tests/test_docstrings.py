@@ -8,9 +8,9 @@ import pytest
 import bert_tf
 from bert_tf.checkpoints import directory, hub
 from bert_tf.tasks.masked_lm import MaskedLM
-from tests.inference.kinds import VOCABULARY
 from tests.model.small import randomize, small_config
 from tests.packages import minilm
+from tests.zoo import VOCABULARY
 
 ROOT = Path(__file__).parents[1]
 

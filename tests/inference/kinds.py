@@ -33,11 +33,11 @@ from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.tasks.signatures import attention_signature
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
+from tests import zoo
 from tests.learned import TOKENIZERS, learned
-from tests.model.small import FAMILY, PIECES, randomize, small_config
+from tests.model.small import FAMILY, randomize
+from tests.zoo import LENGTH, VOCABULARY
 
-LENGTH = 32
-VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz"), *"0123456789", "오늘", "영화", "##는"]
 TAGS = ("O", "B-X", "I-X", "B-Y", "I-Y")
 ROBERTA = {"activation": "erf_gelu", "position_offset": 2, "type_vocab_size": 1}
 # Members of the family: their tokenizers, of TOKENIZERS, and their architectures.
@@ -53,11 +53,6 @@ MEMBERS = {
 
 def _tokenizer(**options):
     return Tokenizer(VOCABULARY, **options)
-
-
-def _encoder(vocab_size=0, **config):
-    vocab_size = vocab_size or len(VOCABULARY)
-    return BertEncoder(small_config(vocab_size=vocab_size, max_position_embeddings=LENGTH, num_layers=1, **config))
 
 
 def _classification(tokenizer=None, *, pair=False, **config):
@@ -83,14 +78,14 @@ def _questions(tokenizer=None, **config):
 def _packed():
     """A pre-training model, loaded after training on packed rows."""
     task = Pretraining(_tokenizer(), LENGTH)
-    encoder = BertEncoder(_encoder().config, packed=True)
+    encoder = BertEncoder(zoo.encoder().config, packed=True)
     with tempfile.TemporaryDirectory() as folder:
         directory.save(folder, randomize(task.build(encoder), scale=0.5), encoder, task)
         return directory.load_task(folder)
 
 
 def _made(task, **config):
-    encoder = _encoder(task.tokenizer.vocab_size, **config)
+    encoder = zoo.encoder(task.tokenizer.vocab_size, **config)
     return task, randomize(task.build(encoder), scale=0.5)  # small weights give all texts the same answer
 
 
@@ -105,7 +100,7 @@ def _member(name, head):
 
 def _vectors(per, tokenizer=None, **config):
     tokenizer = tokenizer or _tokenizer()
-    encoder = randomize(_encoder(tokenizer.vocab_size), scale=0.5)
+    encoder = randomize(zoo.encoder(tokenizer.vocab_size), scale=0.5)
     embedder = Embedder(encoder, tokenizer, EmbeddingConfig(per, max_length=16, **config))
     return embedder, embedder.model
 
@@ -185,17 +180,15 @@ class Case(NamedTuple):
     expected: list
 
 
-def make(kind, folder, *, large=False):
-    """Exports a model of this kind below `folder`.
+def case(kind, *, large=False):
+    """The Case of a key of `KINDS`; `large` ones have requests of texts of 100 kB and of 10,000 rows, too."""
+    path = zoo.made(f"exports/{kind}{' large' * large}", lambda new: _make(kind, new, large))
+    found = pickle.loads((path / "case.pickle").read_bytes())
+    return found._replace(path=str(path / found.path))
 
-    Args:
-        kind: a key of `KINDS`.
-        folder: pathlib.Path.
-        large: whether to add requests of texts of 100 kB and of 10,000 rows.
 
-    Returns:
-        Case.
-    """
+def _make(kind, folder, large):
+    """Exports a model of this kind below `folder`, and writes its Case, with the relative path of the version."""
     task, model = KINDS[kind]()
     signatures = task.signatures(model)
     if kind in WITH_ATTENTION:
@@ -204,7 +197,9 @@ def make(kind, folder, *, large=False):
     path = export(task, model, str(folder / kind.replace(" ", "_")), check=False).path
     functions = {name: function.get_concrete_function() for name, function in signatures.items()}
     requests = sample_requests(task.codec, functions) + (_large(task, functions) if large else [])
-    return Case(path, requests, [request.answered(functions) for request in requests])
+    answers = [request.answered(functions) for request in requests]
+    found = Case(str(pathlib.Path(path).relative_to(folder)), requests, answers)
+    (folder / "case.pickle").write_bytes(pickle.dumps(found))
 
 
 def _large(task, signatures):
@@ -235,8 +230,7 @@ def read(folder):
 def main(folder):
     folder = pathlib.Path(folder)
     for kind in KINDS:
-        case = make(kind, folder, large=True)
-        (folder / f"{kind.replace(' ', '_')}.pickle").write_bytes(pickle.dumps(case))
+        (folder / f"{kind.replace(' ', '_')}.pickle").write_bytes(pickle.dumps(case(kind, large=True)))
         print(f"{tf.__version__} {kind}", flush=True)
         tf.keras.backend.clear_session()
 

@@ -18,9 +18,10 @@ from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.masked_lm import MaskedLM
 from tests.errors import raises
 from tests.inference import portable
-from tests.inference.kinds import KINDS, VOCABULARY
+from tests.inference.kinds import KINDS
 from tests.inference.portable import QUICK, check_outputs, inputs_of, made, real_vectors
 from tests.model.small import FAMILY, PRUNED, randomize, small_config
+from tests.zoo import VOCABULARY
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -43,7 +43,7 @@ def optimized(tmp_path_factory):
     write(cpuinfo, " ".join(sorted(here)))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ask, "CPUINFO", str(cpuinfo))
-        case, (task, model) = kinds.make(PAIRS, folder), kinds.KINDS[PAIRS]()
+        case, (task, model) = kinds.case(PAIRS), kinds.KINDS[PAIRS]()
         paths = {mode: export(task, model, str(folder / mode), optimize=mode, check=False).path for mode in BEST}
     return types.SimpleNamespace(case=case, paths=paths, cpuinfo=cpuinfo)
 

@@ -32,13 +32,13 @@ every_kind = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
-def cases_and_answers(request, tmp_path_factory):
+def cases_and_answers(request):
     """Two dicts: kind -> Case, and kind -> answers of a session in another process; for the kinds that are tested."""
-    folder, sessions, made = tmp_path_factory.mktemp("exports"), runtimes.Sessions(), {}
+    sessions, made = runtimes.Sessions(), {}
     items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
     tested = {item.callspec.params.get("kind") for item in items}
     for kind in [kind for kind in kinds.KINDS if kind == PAIRS or kind in tested]:
-        made[kind] = kinds.make(kind, folder, large=kind in LARGE)
+        made[kind] = kinds.case(kind, large=kind in LARGE)
         sessions.ask(made[kind].path, [rest_body(request) for request in made[kind].requests])
     return made, dict(zip(made, sessions.answers(), strict=True))
 

@@ -26,9 +26,9 @@ def half_plus_config(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def case(tmp_path_factory):
+def case():
     """An export of a small BERT, with requests and the model's answers."""
-    return kinds.make("classification", tmp_path_factory.mktemp("bert"))
+    return kinds.case("classification")
 
 
 @pytest.fixture(scope="module")

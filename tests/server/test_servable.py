@@ -23,8 +23,8 @@ ALONE = {
 @pytest.mark.parametrize(
     "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds.KINDS]
 )
-def test_rows_that_share_a_batch_get_the_answers_that_they_get_alone(kind, tmp_path, monkeypatch):
-    case = kinds.make(kind, tmp_path)
+def test_rows_that_share_a_batch_get_the_answers_that_they_get_alone(kind, monkeypatch):
+    case = kinds.case(kind)
     run, runs = Servable.run, []
     monkeypatch.setattr(Servable, "run", lambda *arguments, **named: runs.append(0) or run(*arguments, **named))
     metrics = Metrics()

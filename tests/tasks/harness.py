@@ -3,30 +3,22 @@
 `test_every_task.py` passes each row through fit, evaluate, predict, save, load, export and resume.
 """
 
-import functools
 import math
 import pathlib
 import re
-import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 import sklearn.metrics
 from scipy import stats
 
 import bert_tf
-from bert_tf.checkpoints import directory
 from bert_tf.config import FeatureConfig
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import InMemory
-from bert_tf.tasks.masked_lm import MaskedLM
-from tests.learned import learned
-from tests.model.small import FAMILY, PIECES, randomize, small_config
+from tests.zoo import LENGTH, pretrained
 
-LENGTH = 24
-VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
 # Three updates, with a checkpoint after each. The learning rate is large, so that answers depend on the text.
 SETTINGS = {
     "epochs": 1,
@@ -245,19 +237,6 @@ ROWS = {
 }  # fmt: skip
 
 
-@functools.cache
-def pretrained(kind, member=""):
-    """Folder of a pre-trained model of a member of `FAMILY`, with a tokenizer of one of `tests.learned.KINDS`."""
-    keras.utils.set_random_seed(0)
-    tokenizer = bert_tf.Tokenizer(VOCABULARY) if kind == "wordpiece" else learned(kind).tokenizer
-    shape = {"num_layers": 2} | FAMILY[member] if member else {"num_layers": 1}
-    config = small_config(vocab_size=tokenizer.vocab_size, max_position_embeddings=LENGTH, **shape)
-    task, encoder = MaskedLM(tokenizer, LENGTH), bert_tf.BertEncoder(config)
-    folder = tempfile.TemporaryDirectory()
-    directory.save(folder.name, randomize(task.build(encoder)), encoder, task)
-    return folder
-
-
 class Fitted(NamedTuple):
     """A row's model with a kind of tokenizer after `fit`, which kept its run in `folder`."""
 
@@ -269,7 +248,7 @@ class Fitted(NamedTuple):
 
 def fit(row, kind, folder):
     """A fitted model, or that of the run in the folder, which this continues."""
-    model = row.api.from_pretrained(pretrained(kind, row.member).name, max_length=LENGTH, **row.settings)
+    model = row.api.from_pretrained(pretrained(kind, row.member), max_length=LENGTH, **row.settings)
     model.fit(row.x, row.y, directory=folder, **SETTINGS)
     return Fitted(row, kind, model, folder)
 

@@ -15,6 +15,7 @@ from bert_tf.tasks.distillation import Answers, Distilled, SoftTargets, collect,
 from bert_tf.tasks.labels import LabelsState
 from bert_tf.tasks.objective import SoftOutput
 from bert_tf.tasks.tagging import Tagging
+from tests import zoo
 from tests.errors import raises
 from tests.tasks import harness
 
@@ -231,8 +232,8 @@ def test_texts_without_labels_have_no_class_weight():
 
 def test_words_are_compared_where_student_and_teacher_split_them_otherwise():
     words = [["unbelievable", "stories", "."], ["a", "\u200b", "good"]]
-    teacher = bert_tf.Tokenizer([*harness.VOCABULARY, "unbelievable", "stories"])
-    student = bert_tf.Tokenizer(harness.VOCABULARY)
+    teacher = bert_tf.Tokenizer([*zoo.VOCABULARY, "unbelievable", "stories"])
+    student = bert_tf.Tokenizer(zoo.VOCABULARY)
     examples = [tagged(str(row), one, None, None, f"x[{row}]") for row, one in enumerate(words)]
     tasks = [Tagging(tokenizer, labels=("O", "N")) for tokenizer in (teacher, student)]
     features = [

@@ -20,6 +20,7 @@ from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.training import teacher
 from bert_tf.training.runs import finetuning
 from bert_tf.training.runs.distillation import Distillation
+from tests import zoo
 from tests.errors import raises
 from tests.learned import learned
 from tests.model.small import small_config
@@ -29,7 +30,7 @@ from tests.training.interrupted import stopped
 QUICK = {"classification", "multiple choice"}
 ROWS = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in harness.ROWS]
 STUDENT = small_config(
-    vocab_size=0, num_layers=1, hidden_size=8, num_heads=2, intermediate_size=16, max_position_embeddings=harness.LENGTH
+    vocab_size=0, num_layers=1, hidden_size=8, num_heads=2, intermediate_size=16, max_position_embeddings=zoo.LENGTH
 )
 
 
@@ -59,8 +60,8 @@ def test_a_student_answers_like_its_task_and_an_interrupted_run_ends_with_the_sa
 
 def test_a_student_that_only_reads_texts_comes_closer_to_its_teacher(taught):
     student = distill(taught, texts=taught.row.x, epochs=40, learning_rate=3e-3, save_every=0)
-    losses = student._results["history"]
-    assert losses[-1]["loss"] < losses[0]["loss"]
+    first, *_, last = (point["loss"] for point in student._results["history"])
+    assert last < max(first, 1e-4)  # untrained students and teachers may agree that all choices are as likely
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def learn(teacher, answers, folder, *, texts=harness.TEXTS, student=STUDENT, **s
     lines = [(f"texts[{row}]", {"text": text}) for row, text in enumerate(texts)]
     data = ExampleData(text="text")
     config = FinetuneConfig(
-        ClassificationConfig(max_length=harness.LENGTH),
+        ClassificationConfig(max_length=zoo.LENGTH),
         data,
         TrainConfig(epochs=1, batch_size=4, dtype="float32"),
         distillation=TaskDistillation(weight=1.0, student=student, answers=str(answers), **settings),
@@ -85,7 +86,7 @@ def learn(teacher, answers, folder, *, texts=harness.TEXTS, student=STUDENT, **s
 def test_a_new_student_starts_with_the_words_of_its_teacher(classifier):
     teacher = classifier.model.encoder
     config = FinetuneConfig(
-        ClassificationConfig(max_length=harness.LENGTH),
+        ClassificationConfig(max_length=zoo.LENGTH),
         distillation=TaskDistillation(student=dataclasses.replace(teacher.config, vocab_size=0, num_layers=1)),
     )
     student = Distillation(config, str(classifier.folder)).new_student(True, "float32")[0]
@@ -176,7 +177,7 @@ def test_a_teacher_of_another_task_and_one_that_knows_none_are_refused(classifie
     tagger = harness.fit(harness.ROWS["words"], "wordpiece", tmp_path / "tagger")
     with raises(ConfigError, tagger.folder, "tagging", "ClassificationConfig"):
         learn(tagger.folder, "", tmp_path / "run")
-    pretrained = harness.pretrained("wordpiece").name
+    pretrained = zoo.pretrained()
     with raises(DataError, pretrained, "fine-tuned"):
         learn(pretrained, "", tmp_path / "run")
     with raises(DataError, pretrained, "fine-tuned"):
@@ -219,7 +220,7 @@ def small_student(kind, folder):
     tokenizer = learned(kind).tokenizer
     config = dataclasses.replace(STUDENT, vocab_size=tokenizer.vocab_size, hidden_size=4)
     encoder = bert_tf.BertEncoder(config)
-    task = MaskedLM(tokenizer, harness.LENGTH)
+    task = MaskedLM(tokenizer, zoo.LENGTH)
     directory.save(folder, task.build(encoder), encoder, task)
     return folder
 

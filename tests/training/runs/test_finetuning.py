@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import bert_tf
-from tests.tasks.harness import CLASSES, LENGTH, ROWS, TEXTS, fit
+from tests.tasks.harness import CLASSES, ROWS, TEXTS, fit
+from tests.zoo import LENGTH
 
 STILL = {"epochs": 1, "batch_size": 6, "learning_rate": 1e-12, "verbose": False, "dtype": "float32"}
 
