@@ -79,6 +79,7 @@ class Corpus(NamedTuple):
         shards.check(self.tokenizer)
         return shards.text_bytes
 
+    @tf.autograph.experimental.do_not_convert
     def documents(self, seed: tf.Tensor | Sequence[int], per_block: int = _DOCUMENTS_PER_BLOCK) -> tf.data.Dataset:
         """Reads one epoch. The text files (of shards: their sources) come in random order, eight in turn.
 

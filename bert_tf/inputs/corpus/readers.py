@@ -138,6 +138,7 @@ def _unpacked(blocks: Iterable[bytes], path: str) -> Iterator[bytes]:
         raise DataError(f"{path}: the gzip data are cut off at byte {read}, before their end; fetch the file again")
 
 
+@tf.autograph.experimental.do_not_convert
 def read_source(
     file: str | tf.Tensor, layout: str, tokenize: Callable[[tf.Tensor], tf.RaggedTensor] | None = None
 ) -> tf.data.Dataset:

@@ -1,6 +1,7 @@
 """Mixtures of languages: shares, passes, masks, resuming, shards, vocabularies and bad input."""
 
 import collections
+import functools
 import gzip
 
 import numpy as np
@@ -11,6 +12,7 @@ from bert_tf.config import PretrainConfig, PretrainingData
 from bert_tf.config.data import corpora, named_corpora
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.batching import stream
+from bert_tf.inputs.corpus.corpus import Corpus, find_corpus
 from bert_tf.inputs.corpus.dataset import checked_corpus, pretraining_dataset, reading
 from bert_tf.inputs.corpus.languages import mixed_lines, passes, smoothed
 from bert_tf.inputs.corpus.readers import check_text_files
@@ -47,21 +49,27 @@ def text(tmp_path_factory):
     return files, Tokenizer([*SPECIALS, *(f"{name}{number:06d}" for name in WORDS for number in range(WORDS[name]))])
 
 
-def corpus_of(text, files=None, **fields):
-    fields = {"max_length": LENGTH, "max_predictions": 5, "group_size": 50, "language_exponent": EXPONENT} | fields
-    return checked_corpus(files or text[0], text[1], PretrainingData(**fields).check())
+def data_of(**fields):
+    options = {"max_length": LENGTH, "max_predictions": 5, "group_size": 50, "language_exponent": EXPONENT}
+    return PretrainingData(**options | fields).check()
 
 
-_epochs = {}
+@pytest.fixture(scope="module")
+def corpus(text):
+    files, tokenizer = text
+    return checked_corpus(files, tokenizer, data_of())
 
 
-def epoch_of(text, **fields):
-    """The batches of one epoch; each is made only once."""
-    key = tuple(sorted(fields.items()))
-    if key not in _epochs:
-        dataset = pretraining_dataset(corpus_of(text, **fields), seed=1, epoch=0, batch_size=BATCH)
-        _epochs[key] = list(dataset.as_numpy_iterator())
-    return _epochs[key]
+@pytest.fixture(scope="module")
+def epoch_of(corpus):
+    """Function from a kind to the batches of one epoch."""
+
+    @functools.cache
+    def epoch_of(kind):
+        of_kind = corpus._replace(data=data_of(**KINDS[kind]))
+        return list(pretraining_dataset(of_kind, seed=1, epoch=0, batch_size=BATCH).as_numpy_iterator())
+
+    return epoch_of
 
 
 def unmasked(batch):
@@ -73,6 +81,8 @@ def unmasked(batch):
 
 
 KINDS = {"pairs": {}, "sentences": {"pairs": "none"}, "packed": {"pack": True}}
+# Packed rows are rows of pairs.
+each_kind = pytest.mark.parametrize("kind", [pytest.param("pairs", marks=pytest.mark.slow), "sentences", "packed"])
 
 
 def test_shares_are_the_sizes_to_the_power_of_the_exponent_renormalized():
@@ -83,12 +93,12 @@ def test_shares_are_the_sizes_to_the_power_of_the_exponent_renormalized():
     assert [language.text_share for language in (english, icelandic)] == [1000 / 1001, 1 / 1001]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_shares_are_those_of_the_tokens_even_if_one_language_has_shorter_sequences(text, kind):
-    expected = [language.share for language in corpus_of(text).languages]
+@each_kind
+def test_the_shares_are_those_of_the_tokens_even_if_one_language_has_shorter_sequences(corpus, epoch_of, kind):
+    expected = [language.share for language in corpus.languages]
     assert 0.3 < expected[1] < 0.4  # of 8% of the text
     tokens = np.zeros(2)
-    for batch in epoch_of(text, **KINDS[kind]):
+    for batch in epoch_of(kind):
         tokens += np.bincount(batch["language_ids"][batch["input_mask"] > 0], minlength=2)
     draws = tokens.sum() / LENGTH
     assert draws > 400
@@ -96,23 +106,22 @@ def test_the_shares_are_those_of_the_tokens_even_if_one_language_has_shorter_seq
     assert abs(tokens[1] / tokens.sum() - expected[1]) < 3 * np.sqrt(expected[0] * expected[1] / draws)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_batches_have_all_languages_but_no_sequence_has_two(text, kind):
+@each_kind
+def test_batches_have_all_languages_but_no_sequence_has_two(epoch_of, kind):
     mixed = 0
-    for batch in epoch_of(text, **KINDS[kind]):
+    for batch in epoch_of(kind):
         ids, languages = unmasked(batch), batch["language_ids"]
         assert ((ids >= FIRST["ko"]) == languages)[ids > 0].all()
         for numbers, row in zip(batch["input_mask"], languages, strict=True):
             for number in range(1, numbers.max() + 1):
                 assert len(set(row[numbers == number])) == 1
         mixed += len(set(languages[batch["input_mask"] > 0])) == 2
-    assert mixed > 0.9 * len(epoch_of(text, **KINDS[kind]))
+    assert mixed > 0.9 * len(epoch_of(kind))
 
 
-def test_an_epoch_is_one_pass_over_the_largest_language_in_which_others_are_repeated_in_another_order(text):
-    corpus = corpus_of(text)
+def test_an_epoch_is_one_pass_over_the_largest_language_in_which_others_are_repeated_in_another_order(corpus, epoch_of):
     counts, sequences = collections.Counter(), []
-    for batch in epoch_of(text, pairs="none"):
+    for batch in epoch_of("sentences"):
         ids = unmasked(batch)
         counts.update(ids[ids > 0].tolist())
         sequences += [row.tobytes() for row in ids[batch["language_ids"][:, 0] == 1]]
@@ -126,41 +135,47 @@ def test_an_epoch_is_one_pass_over_the_largest_language_in_which_others_are_repe
     assert len(set(sequences)) > 0.9 * len(sequences)
 
 
-def test_a_mixture_resumes_at_any_batch_from_its_position_and_from_the_state_of_its_iterator(text, tmp_path):
-    corpus = corpus_of(text)
-
-    def batches(epoch):
-        return pretraining_dataset(corpus, seed=1, epoch=epoch, batch_size=BATCH)
-
-    per_epoch = len(epoch_of(text))
-    used = per_epoch - 2  # so that the next epoch follows
-    iterator = iter(stream(batches))
+def test_a_mixture_resumes_from_the_state_of_its_iterator_and_is_the_same_whenever_it_is_made(
+    corpus, epoch_of, tmp_path
+):
+    of_kind = corpus._replace(data=data_of(**KINDS["sentences"]))
+    batches = stream(lambda epoch: pretraining_dataset(of_kind, seed=1, epoch=epoch, batch_size=BATCH))
+    used = len(epoch_of("sentences")) - 2  # so that the next epoch follows
+    iterator, restored = iter(batches), iter(batches)
     for _ in range(used):
         next(iterator)
     path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "state"))
-    expected = [next(iterator) for _ in range(6)]
-    assert [int(position[0]) for _, position in expected] == [0, 0, 1, 1, 1, 1]
-    restored = iter(stream(batches))
     tf.train.Checkpoint(iterator=restored).read(path).assert_nontrivial_match()
-    for resumed in (restored, iter(stream(batches, (0, used)))):
-        for features, position in expected:
-            again, place = next(resumed)
-            assert np.array_equal(position, place)
-            assert all(np.array_equal(features[name], again[name]) for name in features)
+    ends = [[0, used + 1], [0, used + 2], [1, 1], [1, 2]]
+    for number in range(4):
+        (features, position), (again, place) = next(iterator), next(restored)
+        assert position.numpy().tolist() == place.numpy().tolist() == ends[number]
+        twins = [again, epoch_of("sentences")[used + number]] if number < 2 else [again]
+        assert all(np.array_equal(features[name], twin[name]) for twin in twins for name in features)
 
 
-def test_prepared_languages_give_the_same_batches_as_their_text(text, tmp_path):
+@pytest.fixture(scope="module")
+def shards(text, tmp_path_factory):
+    """The text by language, prepared."""
     pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
-    from bert_tf.inputs.corpus.corpus import find_corpus
     from bert_tf.inputs.corpus.preparation import plan, prepare
 
-    for name, files in text[0].items():
-        prepare(plan(files, "sentences", text[1]), text[1], str(tmp_path / name))
-    shards = corpus_of(text, {name: find_corpus(str(tmp_path / name)) for name in text[0]})
-    assert [language.share for language in shards.languages] == [one.share for one in corpus_of(text).languages]
-    made = list(pretraining_dataset(shards, seed=1, epoch=0, batch_size=BATCH).as_numpy_iterator())
-    assert len(made) == len(epoch_of(text))
-    for batch, expected in zip(made, epoch_of(text), strict=True):
+    folder, (files, tokenizer) = tmp_path_factory.mktemp("shards"), text
+    for name, own in files.items():
+        prepare(plan(own, "sentences", tokenizer), tokenizer, str(folder / name))
+    return {name: find_corpus(str(folder / name)) for name in files}
+
+
+def test_prepared_languages_have_the_shares_of_their_text(corpus, shards):
+    found = checked_corpus(shards, corpus.tokenizer, corpus.data).languages
+    assert [language._replace(files=()) for language in found] == [one._replace(files=()) for one in corpus.languages]
+
+
+@pytest.mark.slow
+def test_prepared_languages_give_the_same_batches_as_their_text(corpus, shards, epoch_of):
+    prepared = checked_corpus(shards, corpus.tokenizer, corpus.data)
+    made = list(pretraining_dataset(prepared, seed=1, epoch=0, batch_size=BATCH).as_numpy_iterator())
+    for batch, expected in zip(made, epoch_of("pairs"), strict=True):
         assert all(np.array_equal(batch[name], expected[name]) for name in expected)
 
 
@@ -217,18 +232,16 @@ def test_validation_in_an_unknown_language_is_refused():
 
 def test_errors_in_the_text_name_the_language(text, tmp_path):
     (tmp_path / "blank.txt").write_text("\n\n\n")
-    with raises(DataError, "language xx", "no text"):
-        corpus_of(text, text[0] | {"xx": [str(tmp_path / "blank.txt")]})
     (tmp_path / "empty.txt").touch()
-    with raises(DataError, "language xx", "empty.txt"):
-        corpus_of(text, text[0] | {"xx": [str(tmp_path / "empty.txt")]})
+    for name, found in (("blank", "no text"), ("empty", "empty.txt")):
+        with raises(DataError, "language xx", found):
+            checked_corpus({"xx": [str(tmp_path / f"{name}.txt")]}, text[1], data_of())
 
 
-def test_a_language_whose_pairs_run_out_is_an_error_instead_of_an_endless_loop(text, tmp_path):
+def test_a_language_without_a_sequence_is_an_error_instead_of_an_endless_loop(text, tmp_path):
     # Two documents without a token: what only the tokenizer sees.
     path = tmp_path / "marks.txt"
     path.write_text("\u0301\n\n\u0301\n")
-    corpus = corpus_of(text, text[0] | {"xx": [str(path)]}, pairs="none")
-    dataset = pretraining_dataset(corpus, seed=1, epoch=0, batch_size=BATCH)
+    corpus = Corpus([str(path)], text[1], data_of(pairs="none"), smoothed({"xx": [str(path)]}, {"xx": 1}, EXPONENT))
     with raises(DataError, "language xx"), reading("corpus"):
-        list(dataset.take(200))
+        list(pretraining_dataset(corpus, seed=1, epoch=0, batch_size=BATCH))
