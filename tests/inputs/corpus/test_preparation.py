@@ -69,19 +69,14 @@ def corpus(tmp_path_factory):
     return files, folder / "shards", description
 
 
-@pytest.mark.parametrize(
-    "choices",
-    [
-        pytest.param({}, marks=pytest.mark.slow),
-        {"masking": "whole_word", "words": "spaces", "length_multiple": 8},
-    ],
-)
+WORDS_AND_LENGTHS = {"masking": "whole_word", "words": "spaces", "length_multiple": 8}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choices", [{}, WORDS_AND_LENGTHS])
 def test_shards_give_the_same_batches_as_their_text(corpus, choices):
     files, output, _ = corpus
     data = PretrainingData(max_length=32, max_predictions=5, group_size=20, **choices).check()
-    shards = find_corpus(str(output))
-    assert len(shards) == 3
-    check_corpus(Corpus(shards, tokenizer(), data))
     both = [
         tf.function(
             lambda epoch, some=some: pretraining_dataset(
@@ -89,13 +84,31 @@ def test_shards_give_the_same_batches_as_their_text(corpus, choices):
             ),
             autograph=False,
         )
-        for some in (files, shards)
+        for some in (files, find_corpus(str(output)))
     ]
     for epoch in tf.range(2, dtype=tf.int64):
         text, records = (list(batches(epoch).as_numpy_iterator()) for batches in both)
         assert len(text) == len(records) > 10
         for batch, twin in zip(text, records, strict=True):
             assert batch.keys() == twin.keys() and all(np.array_equal(batch[name], twin[name]) for name in batch)
+
+
+def test_shards_give_the_same_documents_as_their_text_in_every_order_of_the_files(corpus):
+    files, output, _ = corpus
+    data = PretrainingData(**WORDS_AND_LENGTHS)  # ids with marks of words
+    shards = find_corpus(str(output))
+    assert len(shards) == 3
+    check_corpus(Corpus(shards, tokenizer(), data))
+    both = [
+        tf.function(lambda seed, some=some: Corpus(some, tokenizer(), data).documents(seed), autograph=False)
+        for some in (files, shards)
+    ]
+    orders = []
+    for seed in ([0, 0], [0, 1]):
+        text, records = ([block.to_list() for block in documents(tf.constant(seed))] for documents in both)
+        assert text == records
+        orders.append(text)
+    assert orders[0] != orders[1]
 
 
 def test_counts_equal_those_of_a_plain_loop(corpus):

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.config import PretrainingData
-from bert_tf.errors import ConfigError
+from bert_tf.errors import BertTfError
 from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.dataset import check_corpus, pretraining_dataset
 from bert_tf.inputs.masking import Masker
@@ -36,7 +36,13 @@ def batches(files, kind, **fields):
     return list(pretraining_dataset(corpus, seed=5, epoch=0, batch_size=4, drop_remainder=False).as_numpy_iterator())
 
 
-def sequences(files, kind, **fields):
+@pytest.fixture(scope="module")
+def sequences(files):
+    """Function from a kind and options to all sequences of an epoch."""
+    return functools.cache(lambda kind, **fields: list(sequences_of(files, kind, **fields)))
+
+
+def sequences_of(files, kind, **fields):
     """Of each sequence: its ids without masks, its types, the positions of its predictions, and its label."""
     for batch in batches(files, kind, **fields):
         for row in range(len(batch["input_mask"])):
@@ -80,14 +86,14 @@ def found_in(document, part):
     return any(document[at : at + len(part)] == part for at in range(len(document) - len(part) + 1))
 
 
-@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("pack", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_pairs_are_packed_as_hugging_face_packs_them(files, kind, pack):
+def test_pairs_are_packed_as_hugging_face_packs_them(sequences, kind, pack):
     tokenizer, reference = learned(kind)
     frame = reference.encode("", "")  # the special tokens and their types
     firsts = 0
     documents = [document for document, _ in streams(kind)]
-    for ids, types, _, label in sequences(files, kind, pack=pack):
+    for ids, types, _, label in sequences(kind, pack=pack):
         places = [at for at, token in enumerate(ids) if token in (tokenizer.cls_id, tokenizer.sep_id)]
         assert [ids[at] for at in places] == frame.ids and [types[at] for at in places] == frame.type_ids
         assert places[0] == 0 and places[-1] == len(ids) - 1 < LENGTH
@@ -101,13 +107,16 @@ def test_pairs_are_packed_as_hugging_face_packs_them(files, kind, pack):
     assert firsts > 20
 
 
-@pytest.mark.parametrize("pack", [False, True])
+WORDS = {"masking": "whole_word", "pairs": "none", "masking_rate": 0.3}
+
+
+@pytest.mark.parametrize("options", [WORDS, pytest.param({"pairs": "none", "pack": True}, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_full_sentences_have_one_separator_between_documents(files, kind, pack):
+def test_full_sentences_have_one_separator_between_documents(sequences, kind, options):
     tokenizer = learned(kind).tokenizer
     documents = [document for document, _ in streams(kind)]
     tokens = 0
-    for ids, types, _, _ in sequences(files, kind, pairs="none", pack=pack):
+    for ids, types, _, _ in sequences(kind, **options):
         assert ids[0] == tokenizer.cls_id and ids[-1] == tokenizer.sep_id and not any(types)
         parts = [list(part) for is_sep, part in itertools.groupby(ids[1:-1], tokenizer.sep_id.__eq__) if not is_sep]
         assert len(parts) == 1 + ids[1:-1].count(tokenizer.sep_id) - (ids[-2] == tokenizer.sep_id) - (
@@ -118,17 +127,21 @@ def test_full_sentences_have_one_separator_between_documents(files, kind, pack):
     assert tokens == sum(map(len, documents))
 
 
-@pytest.mark.parametrize("words", ["pieces", "spaces"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_words_are_hidden_whole_and_special_tokens_never(files, kind, words):
+@pytest.mark.parametrize(
+    "kind, words",
+    [
+        *((kind, "pieces") for kind in KINDS),
+        ("unigram", "spaces"),
+        *(pytest.param(kind, "spaces", marks=pytest.mark.slow) for kind in ("wordpiece", "byte_bpe")),
+    ],
+)
+def test_words_are_hidden_whole_and_special_tokens_never(sequences, kind, words):
     tokenizer = learned(kind).tokenizer
     special = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id}
     # Words are read off the text at a place that has these tokens in this order; all such places have the same words
     # but for the sentences that end there, so only parts in one place are compared.
     several = hidden = 0
-    for ids, _, positions, _ in sequences(
-        files, kind, masking="whole_word", words=words, pairs="none", masking_rate=0.3
-    ):
+    for ids, _, positions, _ in sequences(kind, **WORDS, **({} if words == "pieces" else {"words": words})):
         assert not {ids[at] for at in positions} & special
         hidden += len(positions)
         for begin, end in spans_of(kind, ids, words):
@@ -173,6 +186,7 @@ def marks(kind, part):
     return alone, [False, *alone[:-1]]
 
 
+@pytest.mark.slow  # test_dataset.py has one kind
 @pytest.mark.parametrize("kind", KINDS)
 def test_masks_on_the_device_are_those_of_the_host(files, kind):
     options = {"masking": "span", "pairs": "sop", "max_length": LENGTH, "max_predictions": 8}
@@ -183,8 +197,15 @@ def test_masks_on_the_device_are_those_of_the_host(files, kind):
         assert all(np.array_equal(masked[name], value) for name, value in expected.items())
 
 
-def test_sequences_have_room_for_the_special_tokens_of_the_tokenizer(files):
-    check_corpus(Corpus(files, learned("wordpiece").tokenizer, PretrainingData(max_length=5)))
-    with raises(ConfigError, "data.max_length is 5; expected at least 6"):
-        check_corpus(Corpus(files, learned("byte_bpe").tokenizer, PretrainingData(max_length=5)))
-    check_corpus(Corpus(files, learned("byte_bpe").tokenizer, PretrainingData(max_length=5, pairs="none")))
+@pytest.mark.parametrize(
+    "kind, pairs, least",
+    [("wordpiece", "nsp", 5), ("byte_bpe", "nsp", 6), ("unigram", "sop", 6), ("byte_bpe", "none", 4)],
+)
+def test_sequences_have_room_for_the_special_tokens_of_the_tokenizer(kind, pairs, least):
+    for length, error in (
+        (least - 1, f"data.max_length is {least - 1}; expected at least {least}"),
+        (least, "missing"),
+    ):
+        data = PretrainingData(max_length=length, pairs=pairs)
+        with raises(BertTfError, error):
+            check_corpus(Corpus(["missing.txt"], learned(kind).tokenizer, data))
