@@ -67,6 +67,7 @@ def test_fit_gives_the_weights_and_metrics_of_finetune_on_the_same_rows(fitted, 
     assert metrics == {name: results["final"][name] for name in metrics}
 
 
+@pytest.mark.slow
 def test_fit_reads_a_file_as_finetune_does(pretrained, tmp_path):
     """The labels of GLUE in its own order, in a folder and in files."""
     rows = "".join(f"{text}\t{len(text) % 2}\n" for text in TEXTS)
@@ -93,6 +94,7 @@ def test_fit_reads_a_file_as_finetune_does(pretrained, tmp_path):
         bert_tf.TokenClassifier.from_pretrained(pretrained).fit(train)
 
 
+@pytest.mark.slow
 def test_a_tagger_of_klues_characters_is_that_of_finetune(tmp_path):
     """Real named entities; the vocabulary is their characters."""
     whole = packages.shared("korean/klue/klue-ner-v1.1_dev.tsv").read_text(encoding="utf-8")

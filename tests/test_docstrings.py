@@ -12,6 +12,8 @@ from tests.model.small import randomize, small_config
 from tests.packages import minilm
 from tests.zoo import VOCABULARY
 
+# Their fit goes the way of TextClassifier's, with data of their own.
+SLOW = {"IntentAndSlots", "MultiLabelClassifier", "MultipleChoice", "QuestionAnswerer", "TextRegressor", "TokenClassifier"}
 ROOT = Path(__file__).parents[1]
 
 
@@ -30,7 +32,9 @@ def models(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("name", bert_tf.__all__)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in bert_tf.__all__]
+)
 def test_the_example_of_a_public_name_runs_as_printed(name, models, monkeypatch):
     monkeypatch.setattr(hub, "fetch", lambda path, allow_pickle=False: models[path])
     monkeypatch.chdir(ROOT)

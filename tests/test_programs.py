@@ -28,8 +28,8 @@ def get_config():
         tokenizer=TokenizerConfig(vocab="{0}/vocab.txt"),
         model=BertConfig(vocab_size=0, num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32,
                          max_position_embeddings=64),
-        data=PretrainingData(max_length=32, max_predictions=5),
-        train=TrainConfig(batch_size=8, steps=300, learning_rate=1e-3, dtype="float32", log_every=10, steps_per_call=5),
+        data=PretrainingData(max_length=32, max_predictions=5, pairs="none"),
+        train=TrainConfig(batch_size=8, steps=150, learning_rate=2e-3, dtype="float32", log_every=10, steps_per_call=5),
     )
 """
 FINETUNE = """
@@ -110,11 +110,11 @@ def test_the_same_command_resumes_and_finishes_the_run(pretrained):
     model, stopped, _, done = pretrained
     assert done.status == 0, done.errors
     step = stopped.error_line.split("stopped at step ")[1].split(";")[0]
-    assert f"resuming from step {step} of 300" in done.output
+    assert f"resuming from step {step} of 150" in done.output
     results = json.loads((model / "results.json").read_text())
-    assert results["steps"] == 300
-    assert [point["step"] for point in results["history"]] == list(range(10, 301, 10))
-    assert [row["step"] for row in results["evaluations"]] == [0, 300]
+    assert results["steps"] == 150
+    assert [point["step"] for point in results["history"]] == list(range(10, 151, 10))
+    assert [row["step"] for row in results["evaluations"]] == [0, 150]
 
 
 def test_pretraining_lowers_the_validation_loss(pretrained):
@@ -186,23 +186,36 @@ def test_files_with_another_layout_are_evaluated_with_flags_for_the_differences(
     assert done.status == 2 and done.error_line.endswith("--data: expected one of its fields, such as --data.source")
 
 
-def test_a_pruned_model_is_evaluated_fine_tuned_further_and_exported(programs, folder, finetuned):
-    small, data = folder / "pruned", f"--data_dir={folder}"
-    done = programs.succeed("prune", f"--model_dir={finetuned}", data, "--share=0.3", f"--output_dir={small}")
+@pytest.fixture(scope="module")
+def pruned(programs, folder, finetuned):
+    """A model, what `prune` printed, and its report."""
+    small = folder / "pruned"
+    arguments = f"--model_dir={finetuned}", f"--data_dir={folder}", "--share=0.3", f"--output_dir={small}"
+    done = programs.succeed("prune", *arguments)
+    return small, done, json.loads((small / "pruning.json").read_text())
+
+
+def test_a_pruned_model_is_smaller_and_evaluated_as_its_report_says(programs, folder, finetuned, pruned):
+    small, done, report = pruned
     assert "calibration loss" in done.output
-    report = json.loads((small / "pruning.json").read_text())
     assert report["examples"] == 100 and report["removed"] >= 0.3
     assert len((small / "model.safetensors").read_bytes()) < len((finetuned / "model.safetensors").read_bytes())
-    programs.succeed("evaluate", f"--model_dir={small}", f"{data}/train.tsv", f"--output={folder}/of_pruned")
+    files = f"--data_dir={folder}/train.tsv", f"--output={folder}/of_pruned"
+    programs.succeed("evaluate", f"--model_dir={small}", *files)
     measured = json.loads((folder / "of_pruned/results.json").read_text())["final"]
     assert measured["loss"] == pytest.approx(report["metrics"][1]["loss"], rel=1e-4)
-    files = f"--config={folder}/finetune.py", data, f"--init={small}"
-    done = programs.succeed("finetune", *files, f"--model_dir={folder}/again", "--config.train.epochs=1")
-    assert f"continuing with the head of {small}" in done.errors
-    programs.succeed("export", f"--model_dir={folder}/again", f"--export_dir={folder}/exported_small")
     done = programs("convert", f"--input={small}", "--format=huggingface", f"--output={folder}/no")
     assert done.status == 2 and "--format=bert_tf" in done.error_line
     assert not (folder / "no").exists()
+
+
+@pytest.mark.slow
+def test_a_pruned_model_is_fine_tuned_further_and_exported(programs, folder, pruned):
+    small, *_ = pruned
+    files = f"--config={folder}/finetune.py", f"--data_dir={folder}", f"--init={small}"
+    done = programs.succeed("finetune", *files, f"--model_dir={folder}/again", "--config.train.epochs=1")
+    assert f"continuing with the head of {small}" in done.errors
+    programs.succeed("export", f"--model_dir={folder}/again", f"--export_dir={folder}/exported_small")
 
 
 PRUNE = {
