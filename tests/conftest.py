@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from tests.programs import Programs
+from tests.programs import running
+from tests.sessions import ForkedSession
 
 # PyTorch's compiler for GPUs and TensorFlow each contain LLVM, and loading the second one ends the process. PyTorch
 # works without its compiler if there is none.
@@ -37,9 +38,17 @@ def _isolated():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _sessions():
+    """Checks of exports run in processes of `programs`, which have loaded TensorFlow."""
+    from bert_tf.inference import saved_model
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(saved_model, "Session", ForkedSession)
+        yield
+
+
 @pytest.fixture(scope="session")
 def programs():
     """Runs the programs, with one server for all tests because loading TensorFlow takes seconds."""
-    programs = Programs()
-    yield programs
-    programs.close()
+    return running()

@@ -3,7 +3,9 @@
 Otherwise starting takes seconds, longer than most tests of a program's errors.
 """
 
+import atexit
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import os
@@ -64,6 +66,14 @@ class Programs:
     def close(self):
         self._server.stdin.close()
         self._server.wait(60)
+
+
+@functools.cache
+def running() -> Programs:
+    """The Programs of this process, which end with it."""
+    programs = Programs()
+    atexit.register(programs.close)
+    return programs
 
 
 def peak_memory(*command):

@@ -13,7 +13,14 @@ from tests.packages import minilm
 from tests.zoo import VOCABULARY
 
 # Their fit goes the way of TextClassifier's, with data of their own.
-SLOW = {"IntentAndSlots", "MultiLabelClassifier", "MultipleChoice", "QuestionAnswerer", "TextRegressor", "TokenClassifier"}
+SLOW = {
+    "IntentAndSlots",
+    "MultiLabelClassifier",
+    "MultipleChoice",
+    "QuestionAnswerer",
+    "TextRegressor",
+    "TokenClassifier",
+}
 ROOT = Path(__file__).parents[1]
 
 

@@ -18,9 +18,10 @@ STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
 TEXTS = ["A fine film.", "한국어 영화, 좋아요 😀", "dull"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "pairs", "masking"),
-    [("byte_bpe", "nsp", "whole_word"), pytest.param("unigram", "none", "span", marks=pytest.mark.slow)],
+    [("byte_bpe", "nsp", "whole_word"), ("unigram", "none", "span")],
 )
 def test_text_becomes_an_answer_with_each_kind(kind, pairs, masking, tmp_path):
     tokenizer = TOKENIZERS[kind]()

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import bert_tf.inference.saved_model
 import bert_tf.inference.session
 from bert_tf import BertEncoder
 from bert_tf.checkpoints.directory import save
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import bundled
-from bert_tf.inference import ask
+from bert_tf.inference import ask, saved_model
 from bert_tf.inference.check import check_ops, compare
 from bert_tf.inference.samples import Request
 from bert_tf.inference.saved_model import export, export_run
@@ -156,7 +155,8 @@ def test_a_failed_export_leaves_no_version(single, tmp_path, monkeypatch):
     assert (caught.value.filename, os.listdir(tmp_path)) == (str(tmp_path / "1"), [])
 
 
-def test_an_export_is_checked_before_it_gets_its_final_name(single, tmp_path):
+def test_an_export_is_checked_before_it_gets_its_final_name(single, tmp_path, monkeypatch):
+    monkeypatch.setattr(saved_model, "Session", Session)  # with a start of Python of its own
     exported = export(single.task, single.model, str(tmp_path / "good"), attention=True)
     assert exported.signatures == ("serving_default", "tokens", "classify", "attention")
     assert exported.checked.startswith("24 requests to 4 signatures, answered by a session in a new process as by the")
@@ -219,7 +219,7 @@ def test_a_model_whose_export_answers_differently_is_not_exported(single, tmp_pa
         answers[0]["outputs"]["probabilities"][0][0] += 1e-4
         return answers
 
-    monkeypatch.setattr(Session, "ask", changed)
+    monkeypatch.setattr(saved_model.Session, "ask", changed)
     with raises(NotServable, "'probabilities'", "1.0e-04"):
         export(single.task, single.model, str(tmp_path))
     assert os.listdir(tmp_path) == []

@@ -51,7 +51,12 @@ def test_an_export_has_one_set_of_weights_for_all_layers(albert, tmp_path, mode,
 
 
 @pytest.mark.parametrize(
-    "mode", [pytest.param("bfloat16", marks=multiplies_bfloat16), pytest.param("int8", marks=exports_int8), "none"]
+    "mode",
+    [
+        pytest.param("bfloat16", marks=multiplies_bfloat16),
+        pytest.param("int8", marks=[exports_int8, pytest.mark.slow]),
+        pytest.param("none", marks=pytest.mark.slow),
+    ],
 )
 def test_layers_of_different_sizes_are_exported(tmp_path, mode):
     task = classifier()
