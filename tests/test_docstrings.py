@@ -20,6 +20,7 @@ SLOW = {
     "QuestionAnswerer",
     "TextRegressor",
     "TokenClassifier",
+    "distill",
 }
 ROOT = Path(__file__).parents[1]
 

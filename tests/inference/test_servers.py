@@ -23,7 +23,7 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 
 # Answers for rows and words (vectors: test_extraction.py); tests/tasks/test_every_task.py asks an export of each task.
 PAIRS = "classification of pairs"
-QUICK = (PAIRS, "tagging on bilstm")
+QUICK = (PAIRS,)
 # Each kind of tokenizer, also with a text of 100 kB and with 10,000 rows.
 LARGE = ("classification", "classification by RoBERTa", "classification of pairs of unigrams")
 every_kind = pytest.mark.parametrize(

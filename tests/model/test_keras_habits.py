@@ -146,6 +146,7 @@ def test_an_export_works_in_tensorflow_and_as_a_keras_layer(trained, encoder, tm
     assert_same(dict(outputs), expected, atol=1e-5)
 
 
+@pytest.mark.slow  # as tests/training/test_jit_compile.py does with the loop
 def test_xla_compiles_the_training_step():
     model = compiled(with_head(new_encoder()), keras.optimizers.SGD(0.1), jit_compile=True)
     losses = []

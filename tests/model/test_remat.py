@@ -6,7 +6,16 @@ import tensorflow as tf
 
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.mode import Mode
-from tests.model.small import FAMILY, MIXED_BFLOAT16, MIXED_FLOAT16, PRUNED, features, randomize, seeded, small_config
+from tests.model.small import (
+    FAMILY,
+    PRUNED,
+    features,
+    multiplies_bfloat16,
+    multiplies_float16,
+    randomize,
+    seeded,
+    small_config,
+)
 from tests.model.test_packed import packed, sequences
 
 LAYERS = 2
@@ -38,7 +47,14 @@ def softmaxes(run):
 
 
 @pytest.mark.parametrize(
-    "shape, rows", [({}, False), ({"norm": "pre"}, False), ({}, True), (FAMILY["albert"], False), (PRUNED, False)]
+    "shape, rows",
+    [
+        ({}, False),
+        ({}, True),
+        (FAMILY["albert"], False),
+        pytest.param({"norm": "pre"}, False, marks=pytest.mark.slow),
+        pytest.param(PRUNED, False, marks=pytest.mark.slow),
+    ],
 )
 def test_gradients_and_dropout_equal_those_without_rematerialization(shape, rows):
     config = shape | {"dropout": 0.2, "attention_dropout": 0.2}
@@ -54,8 +70,17 @@ def test_gradients_and_dropout_equal_those_without_rematerialization(shape, rows
         np.testing.assert_allclose(recomputed[1][path], gradient, rtol=1e-5, atol=1e-5 * scale + 1e-6, err_msg=path)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("dtype", [MIXED_BFLOAT16, MIXED_FLOAT16, "float32"])
+@pytest.mark.parametrize(
+    "dtype, fused",
+    [
+        pytest.param("mixed_bfloat16", True, marks=multiplies_bfloat16),
+        ("float32", False),
+        pytest.param("mixed_bfloat16", False, marks=[multiplies_bfloat16, pytest.mark.slow]),
+        pytest.param("mixed_float16", True, marks=[multiplies_float16, pytest.mark.slow]),
+        pytest.param("mixed_float16", False, marks=[multiplies_float16, pytest.mark.slow]),
+        pytest.param("float32", True, marks=pytest.mark.slow),
+    ],
+)
 def test_layers_are_recomputed_in_the_dtype_of_the_model(dtype, fused):
     config = {"dtype": dtype, "fused": fused, "dropout": 0.2, "attention_dropout": 0.2}
     keeping, computing = step(False, **config), step(True, **config)
