@@ -15,7 +15,7 @@ from bert_tf.model.encoder import encoder_of
 from tests.inference.kinds import BESIDE, KINDS
 from tests.packages import minilm
 
-# Kinds that differ in their graphs, their files or their outputs. The BiLSTM takes seconds to trace.
+# Kinds that differ in their graphs, their files or their outputs.
 QUICK = (
     "classification of pairs",
     "classification on bilstm",

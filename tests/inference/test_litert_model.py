@@ -38,7 +38,14 @@ def run_alone(path, inputs, folder):
     return dict(np.load(folder / "outputs.npz"))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in QUICK if "bilstm" not in kind])
+# The graphs are those of ONNX, which test_onnx_model.py has of all kinds: here, those of other ranks and types.
+FIRST = ("classification of pairs", "tagging", "multiple choice", "pre-training on packed rows", "vectors of words")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in FIRST)) for kind in QUICK if "bilstm" not in kind],
+)
 def test_outputs_are_those_of_the_model_whatever_the_padding(kind, tmp_path):
     task, model, exported = made(kind, tmp_path / "out", "litert", check=False)
     inputs = inputs_of(task, exported.inputs, "int32")

@@ -38,7 +38,9 @@ def run(session, inputs):
     return dict(zip(names, session.run(names, inputs), strict=True))
 
 
-@pytest.mark.parametrize("kind", QUICK)
+@pytest.mark.parametrize(  # a BiLSTM takes seconds to trace
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * ("bilstm" in kind)) for kind in QUICK]
+)
 def test_outputs_are_those_of_the_model_whatever_the_padding(kind, tmp_path):
     task, model, file = made(kind, tmp_path / "out", "onnx", check=False)
     session = opened(file.path)
