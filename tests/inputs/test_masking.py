@@ -327,7 +327,9 @@ def test_the_masks_of_a_row_depend_neither_on_the_batch_nor_on_the_padding(maski
         assert (alone.positions[0] == whole.positions[row]).all()
 
 
-@pytest.mark.parametrize("masking", MASKING)
+@pytest.mark.parametrize(
+    "masking", ["token", *(pytest.param(name, marks=pytest.mark.slow) for name in ("whole_word", "ngram")), "span"]
+)
 def test_xla_gives_the_same_masks(masking):
     ids, _, lengths = batch_of(np.arange(5, 69), 128)
     for compiled, plain in zip(

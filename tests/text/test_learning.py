@@ -191,7 +191,9 @@ OUTPUTS["albert"] = OUTPUTS["unigram"]
 SIZES = {"wordpiece": 150, "byte_bpe": 400, "unigram": 100, "albert": 100}
 
 
-@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize(
+    "kind", ["wordpiece", *(pytest.param(kind, marks=pytest.mark.slow) for kind in OUTPUTS if kind != "wordpiece")]
+)
 def test_the_program_writes_in_another_process_what_is_learnt_here(tmp_path, kind):
     with gzip.open(tmp_path / "b.txt.gz", "wb") as file:
         file.write("\n".join(corpus()[200:]).encode())

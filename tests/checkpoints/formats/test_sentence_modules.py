@@ -18,6 +18,7 @@ from bert_tf.checkpoints.formats import huggingface
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inference import ask
 from bert_tf.inference.check import check_ops
+from bert_tf.inference.embedder import open_embedder
 from tests import packages
 from tests.checkpoints.small import small_checkpoint
 from tests.errors import raises
@@ -94,10 +95,12 @@ def publish(tmp_path):
     return written
 
 
-def states(path, text, length=24):
-    """The last layer of a text alone, cut to `length` tokens, float32 [tokens, 32]."""
+def states(path, length=24, prompt=""):
+    """The last layer of each text, cut to `length` tokens: float32 [tokens, 32]."""
     encoder, tokenizer = bert_tf.load(path)
-    return encoder(tokenizer.encode([text], max_length=length))["sequence_output"].numpy()[0]
+    features = tokenizer.encode([prompt + text for text in TEXTS], max_length=length)
+    rows = zip(encoder(features)["sequence_output"].numpy(), features["input_mask"].numpy(), strict=True)
+    return [states[mask > 0] for states, mask in rows]
 
 
 def close(found, expected):
@@ -105,18 +108,21 @@ def close(found, expected):
 
 
 def vectors(path, **settings):
-    return bert_tf.SentenceEncoder.from_pretrained(path, **settings).encode(TEXTS)
+    """Those that `SentenceEncoder.encode` computes in a graph."""
+    return open_embedder(path, **settings)(tf.constant(TEXTS))["vector"].numpy()
 
 
-@pytest.mark.parametrize("pool", POOLED)
-def test_pooling_is_the_published_one(publish, pool):
-    path = publish([pool])
-    close(vectors(path), [POOLED[pool](states(path, text)) for text in TEXTS])
+def test_pooling_is_the_published_one(publish):
+    path = publish([])
+    expected = states(path)
+    for pool in POOLED:
+        dump(Path(path) / "1_Pooling/config.json", {FLAGS[pool]: True})
+        close(vectors(path), [POOLED[pool](one) for one in expected])
 
 
 def test_several_ways_to_pool_are_concatenated_in_the_order_of_the_library(publish):
     path = publish(["mean", "cls"])
-    expected = [np.concatenate([one[0], one.mean(0)]) for one in (states(path, text) for text in TEXTS)]
+    expected = [np.concatenate([one[0], one.mean(0)]) for one in states(path)]
     close(vectors(path), expected)
     dump(Path(path) / "1_Pooling/config.json", {"embedding_dimension": 32, "pooling_mode": ["mean", "cls"]})
     close(vectors(path), [np.roll(one, 32) for one in expected])
@@ -124,7 +130,7 @@ def test_several_ways_to_pool_are_concatenated_in_the_order_of_the_library(publi
 
 def test_dense_layers_and_normalization_follow_pooling(publish):
     path = publish(["cls"], [(5, TANH, True), (3, IDENTITY, False)], normalize=True)
-    expected = np.stack([states(path, text)[0] for text in TEXTS])
+    expected = np.stack([one[0] for one in states(path)])
     first, second = (load_file(f"{path}/{number}_Dense/model.safetensors") for number in (2, 3))
     expected = np.tanh(expected @ first["linear.weight"].T + first["linear.bias"]) @ second["linear.weight"].T
     found = vectors(path)
@@ -134,33 +140,32 @@ def test_dense_layers_and_normalization_follow_pooling(publish):
 
 def test_long_texts_are_cut_to_the_published_length_unless_windows_are_asked_for(publish):
     path = publish(["mean"], encoder={"max_seq_length": 6})
-    close(vectors(path), [states(path, text, 6).mean(0) for text in TEXTS])
+    close(vectors(path), [one.mean(0) for one in states(path, 6)])
     assert np.abs(vectors(path, long_texts="window")[2] - vectors(path)[2]).max() > 1e-3
-    close(vectors(path, max_length=8), [states(path, text, 8).mean(0) for text in TEXTS])
+    close(vectors(path, max_length=8), [one.mean(0) for one in states(path, 8)])
 
 
 def test_the_default_prompt_is_put_in_front_and_others_by_name(publish):
     path = publish(["mean"], library={"prompts": {"query": "the ", "document": ""}, "default_prompt_name": "query"})
     sentences = bert_tf.SentenceEncoder.from_pretrained(path)
-    prompted, plain = ([states(path, prompt + text).mean(0) for text in TEXTS] for prompt in ("the ", ""))
+    prompted, plain = ([one.mean(0) for one in states(path, prompt=prompt)] for prompt in ("the ", ""))
     close(sentences.encode(TEXTS), prompted)
     close(sentences.encode(TEXTS, prompt_name="document"), plain)
-    close(sentences.encode(TEXTS, prompt_name=""), plain)
+    close(vectors(path, prompt_name=""), plain)
     assert sentences.prompts == {"query": "the ", "document": ""}
     with raises(ConfigError, "prompt_name", "'passage'"):
         sentences.encode(TEXTS, prompt_name="passage")
 
 
-@pytest.mark.parametrize("pool", ["mean", "weightedmean", "max"])
-def test_a_prompt_that_is_not_pooled_is_still_attended_to(publish, pool):
+def test_a_prompt_that_is_not_pooled_is_still_attended_to(publish):
     library = {"prompts": {"query": "the good "}, "default_prompt_name": "query"}
-    path = publish([pool], pooling={"include_prompt": False}, library=library)
-    expected = []
-    for text in TEXTS:
-        kept = states(path, "the good " + text)[3:]  # without [CLS] the good
-        weights = np.arange(4, 4 + len(kept))
-        expected.append(np.average(kept, axis=0, weights=weights) if pool == "weightedmean" else POOLED[pool](kept))
-    close(vectors(path), expected)
+    path = publish([], library=library)
+    kept = [one[3:] for one in states(path, prompt="the good ")]  # without [CLS] the good
+    pooled = {pool: [POOLED[pool](one) for one in kept] for pool in ("mean", "max")}
+    pooled["weightedmean"] = [np.average(one, axis=0, weights=np.arange(4, 4 + len(one))) for one in kept]
+    for pool, expected in pooled.items():
+        dump(Path(path) / "1_Pooling/config.json", {FLAGS[pool]: True, "include_prompt": False})
+        close(vectors(path), expected)
 
 
 def test_text_is_lower_cased_before_a_tokenizer_that_keeps_case(publish):
@@ -174,7 +179,7 @@ def test_text_is_lower_cased_before_a_tokenizer_that_keeps_case(publish):
 
 def test_the_encoder_may_be_in_a_folder_of_its_own(publish):
     path = publish(["cls"], normalize=True, below="0_Transformer", encoder={"max_seq_length": 6})
-    expected = np.stack([states(path, text, 6)[0] for text in TEXTS])
+    expected = np.stack([one[0] for one in states(path, 6)])
     close(vectors(path), expected / np.linalg.norm(expected, axis=1, keepdims=True))
 
 
@@ -206,7 +211,9 @@ OTHERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("settings", [EVERYTHING, OTHERS], ids=["everything", "others"])
+@pytest.mark.parametrize(
+    "settings", [EVERYTHING, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=["everything", "others"]
+)
 def test_an_export_computes_the_published_vectors_from_text_and_from_ids(publish, tmp_path, settings):
     sentences = bert_tf.SentenceEncoder.from_pretrained(publish(**settings))
     path = sentences.export(tmp_path / "served", check=False).path
@@ -220,19 +227,16 @@ def test_an_export_computes_the_published_vectors_from_text_and_from_ids(publish
         close(signature(**ids)["vector"][0], vector)
 
 
-def test_the_program_uses_the_published_settings_and_names_unused_prompts(programs, publish, tmp_path):
-    path, source, output = (
-        publish(["cls"], normalize=True, library={"prompts": {"query": "the "}}),
-        tmp_path / "a.txt",
-        tmp_path / "a.npz",
-    )
+@pytest.mark.parametrize("prompt", ["", "query"])
+def test_the_program_uses_the_published_settings_and_names_unused_prompts(programs, publish, tmp_path, prompt):
+    path = publish(["cls"], normalize=True, library={"prompts": {"query": "the "}})
+    source, output = tmp_path / "a.txt", tmp_path / "a.npz"
     source.write_text("\n".join(TEXTS[::3]) + "\n")
-    done = programs.succeed("extract", f"--init={path}", f"--input={source}", f"--output={output}")
-    assert "has the prompts query, and none is used; --prompt_name chooses one" in done.errors
-    close(np.load(output)["vector"], vectors(path)[::3])
-    programs.succeed("extract", f"--init={path}", f"--input={source}", f"--output={output}", "--prompt_name=query")
-    sentences = bert_tf.SentenceEncoder.from_pretrained(path)
-    close(np.load(output)["vector"], sentences.encode(TEXTS[::3], prompt_name="query"))
+    chosen = [f"--prompt_name={prompt}"] if prompt else []
+    done = programs.succeed("extract", f"--init={path}", f"--input={source}", f"--output={output}", *chosen)
+    unused = "has the prompts query, and none is used; --prompt_name chooses one"
+    assert (unused in done.errors) == (not prompt)
+    close(np.load(output)["vector"], vectors(path, prompt_name=prompt)[::3])
 
 
 @pytest.mark.parametrize(

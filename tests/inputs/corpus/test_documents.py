@@ -8,6 +8,7 @@ import tensorflow as tf
 from scipy import stats
 
 from bert_tf.errors import DataError
+from bert_tf.inputs.batching import without_tuning
 from bert_tf.inputs.corpus.documents import (
     check_documents,
     first_documents,
@@ -54,25 +55,38 @@ def ragged(documents):
 
 @functools.cache
 def traced(make, names, **options):
-    """Function from documents, seeds and the values of the arguments `names` of `make`; traced once for all tests."""
+    """Function from documents, and a list of values for each of the arguments `names` of `make`.
+
+    Returns the batches of each run, with the values of one place in the lists. Traced once for all tests.
+    """
 
     @tf.function(autograph=False, reduce_retracing=True)
-    def sequences(documents, first, last, values):
+    def sequences(documents, values):
         dataset = tf.data.Dataset.from_tensors(documents)
-        arguments = dict(zip(names, values, strict=True)) | options
-        seeds = tf.data.Dataset.range(first, last)
-        return seeds.flat_map(lambda seed: in_batches(make(dataset, tf.stack([seed, 7]), **arguments), **PACKED))
 
-    return lambda documents, seed, runs, values: sequences(
-        documents, tf.constant(seed, tf.int64), tf.constant(seed + runs, tf.int64), values
-    )
+        def run(number, values):
+            arguments = dict(zip(names, values, strict=True)) | options
+            batches = in_batches(make(dataset, tf.stack([arguments.pop("seed"), 7]), **arguments), **PACKED)
+            return batches.map(lambda batch: (number, batch))
+
+        runs = tf.data.Dataset.from_tensor_slices(values).enumerate().flat_map(run)
+        return runs.with_options(without_tuning())
+
+    def batches(documents, *values):
+        made = [[] for _ in values[0]]
+        for number, batch in sequences(ragged(documents), values):
+            made[int(number)].append(batch)
+        return made
+
+    return batches
 
 
-def pairs_of(documents, seed=1, runs=1, max_tokens=MAX_TOKENS, group_size=1000, short_sequence_rate=0.1, swap=False):
+def pairs_of(documents, seed=1, runs=1, group_size=1000, short_sequence_rate=0.1, swap=False):
     """Runs `sentence_pairs` with `runs` consecutive seeds; returns a list of (first, second, label), lists of int."""
-    make = traced(sentence_pairs, ("max_tokens", "group_size", "short_sequence_rate"), swap=swap)
-    values = tf.constant(max_tokens), tf.constant(group_size, tf.int64), tf.constant(short_sequence_rate, tf.float64)
-    return [pair for batch in make(ragged(documents), seed, runs, values) for pair in pairs_in(batch)]
+    make = traced(sentence_pairs, ("seed", "group_size", "short_sequence_rate"), max_tokens=MAX_TOKENS, swap=swap)
+    seeds, groups = (tf.constant(numbers, tf.int64) for numbers in (range(seed, seed + runs), [group_size] * runs))
+    made = make(documents, seeds, groups, tf.constant([short_sequence_rate] * runs, tf.float64))
+    return [pair for batches in made for batch in batches for pair in pairs_in(batch)]
 
 
 @pytest.fixture(scope="module")
@@ -314,11 +328,13 @@ def test_swapped_pairs_use_all_text_once_also_of_a_single_document():
     assert {label for _, _, label in pairs} == {0, 1}
 
 
-def rows_of(documents, seed=1, max_tokens=MAX_TOKENS, group_size=1000, cut=False):
-    make = traced(full_sentences, ("max_tokens", "group_size"), cut=cut, sep_id=SEPARATOR)
-    values = tf.constant(max_tokens), tf.constant(group_size, tf.int64)
-    batches = make(ragged(documents), seed, 1, values)
-    return [row[1:-1] for batch in batches for row in batch["ids"].to_list()]
+def rows_of(documents, *runs, cut=False):
+    """The rows of each run of `full_sentences`, a dict of arguments."""
+    make = traced(full_sentences, ("seed", "max_tokens", "group_size"), cut=cut, sep_id=SEPARATOR)
+    runs = [{"seed": 1, "max_tokens": MAX_TOKENS, "group_size": 1000} | run for run in runs or [{}]]
+    types = {"seed": tf.int64, "max_tokens": tf.int32, "group_size": tf.int64}
+    made = make(documents, *(tf.constant([run[name] for run in runs], kind) for name, kind in types.items()))
+    return [[row[1:-1] for batch in batches for row in batch["ids"].to_list()] for batches in made]
 
 
 def reference_rows(documents, max_tokens):
@@ -337,18 +353,20 @@ def reference_rows(documents, max_tokens):
     return rows + [row] * bool(row)
 
 
-@pytest.mark.parametrize("max_tokens", [1, 7, MAX_TOKENS, 500])
-def test_full_sentences_equal_the_reference_in_some_order_of_documents(max_tokens):
+def test_full_sentences_equal_the_reference_in_some_order_of_documents():
     # Groups of one document keep the documents in order, so that the reference knows it.
-    documents = corpus(40, longest=20)
-    ours = rows_of(documents, max_tokens=max_tokens, group_size=1)
-    assert sorted(ours) == sorted(reference_rows(documents, max_tokens))
+    documents, limits = corpus(40, longest=20), (1, 7, MAX_TOKENS, 500)
+    ours = rows_of(documents, *({"max_tokens": most, "group_size": 1} for most in limits))
+    for rows, most in zip(ours, limits, strict=True):
+        assert sorted(rows) == sorted(reference_rows(documents, most))
+
+
+GROUPS = [{"group_size": size} for size in (2, 7, 1000)]
 
 
 def test_full_sentences_of_every_group_size_use_all_text_once_and_are_full():
     documents = corpus(60)
-    for group_size in (2, 7, 1000):
-        rows = rows_of(documents, group_size=group_size)
+    for rows in rows_of(documents, *GROUPS):
         assert sorted(token for row in rows for token in row if token != SEPARATOR) == list(
             range(len(document_numbers(documents)))
         )
@@ -359,19 +377,18 @@ def test_full_sentences_of_every_group_size_use_all_text_once_and_are_full():
         assert sum(row.count(SEPARATOR) for row in rows) > 10
 
 
-@pytest.mark.parametrize("max_tokens", [1, 7, MAX_TOKENS, 5000])
-def test_cut_sentences_fill_every_sequence_but_the_last(max_tokens):
+def test_cut_sentences_fill_every_sequence_but_the_last():
     # Groups of one document keep the documents in order.
-    documents = corpus(40)
+    documents, limits = corpus(40), (1, 7, MAX_TOKENS, 5000)
     text = join([[SEPARATOR] * (number > 0) + join(document) for number, document in enumerate(documents)])
-    expected = [text[start : start + max_tokens] for start in range(0, len(text), max_tokens)]
-    assert sorted(rows_of(documents, max_tokens=max_tokens, group_size=1, cut=True)) == sorted(expected)
+    ours = rows_of(documents, *({"max_tokens": most, "group_size": 1} for most in limits), cut=True)
+    for rows, most in zip(ours, limits, strict=True):
+        assert sorted(rows) == sorted(text[start : start + most] for start in range(0, len(text), most))
 
 
 def test_cut_sentences_of_every_group_size_use_all_text_once():
     documents = corpus(60)
-    for group_size in (2, 7, 1000):
-        rows = rows_of(documents, group_size=group_size, cut=True)
+    for rows in rows_of(documents, *GROUPS, cut=True):
         assert sorted(token for row in rows for token in row if token != SEPARATOR) == list(
             range(len(document_numbers(documents)))
         )
@@ -385,11 +402,10 @@ def test_cut_sentences_of_every_group_size_use_all_text_once():
 
 
 def test_full_sentences_depend_on_the_seed_alone_and_differ_in_every_epoch():
-    documents = corpus(60)
-    first = rows_of(documents)
-    assert first == rows_of(documents)
-    other = {tuple(row) for row in rows_of(documents, seed=2)}
-    assert np.mean([tuple(row) in other for row in first]) < 0.5
+    first, again, other = rows_of(corpus(60), {"seed": 1}, {"seed": 1}, {"seed": 2})
+    assert first == again
+    known = set(map(tuple, other))
+    assert np.mean([tuple(row) in known for row in first]) < 0.5
     assert abs(stats.spearmanr(range(len(first)), [row[0] for row in first]).statistic) < 0.3
 
 
@@ -397,18 +413,16 @@ def test_documents_are_joined_in_a_new_order_every_epoch():
     documents = corpus(60)
     document = document_numbers(documents)
 
-    def neighbours(seed):
+    def neighbours(rows):
         return {
-            (document[row[k - 1]], document[row[k + 1]])
-            for row in rows_of(documents, seed=seed)
-            for k in range(len(row))
-            if row[k] == SEPARATOR
+            (document[row[k - 1]], document[row[k + 1]]) for row in rows for k in range(len(row)) if row[k] == SEPARATOR
         }
 
-    assert len(neighbours(1) & neighbours(2)) < 0.2 * len(neighbours(1))
+    first, second = map(neighbours, rows_of(documents, {"seed": 1}, {"seed": 2}))
+    assert len(first & second) < 0.2 * len(first)
 
 
 def test_empty_documents_give_no_full_sentences():
     for cut in (False, True):
-        assert rows_of([[], [[]]], cut=cut) == []
-        assert rows_of([[[]], [[4, 5]], []], cut=cut) == [[4, 5]]
+        assert rows_of([[], [[]]], cut=cut) == [[]]
+        assert rows_of([[[]], [[4, 5]], []], cut=cut) == [[[4, 5]]]
