@@ -132,12 +132,13 @@ def test_words_and_spans_of_every_tokenizer_follow_the_rule(kind):
     assert (empty > 50) == tokenizer.keeps_spaces
 
 
-@pytest.mark.parametrize("char", ["\u200b", "\u200c", "\u00ad", "\u200e", "\x00", "\x0b"])
-def test_deleted_characters_do_not_split_words(tokenizer, char):
-    texts = ["a,*b", "a*,b c", "a/*b", "a'*b*", "a *b", "a* b", "a, * b", "a,*\u3000*b", "*a", "(*a*)", "a**,**b"]
-    found = words_of(tokenizer, [text.replace("*", char) for text in texts])
-    bare = [text.replace("*", "") for text in texts]
-    assert [[word.replace(char, "") for word in words] for words in found] == [by_rule(text) for text in bare]
+def test_deleted_characters_do_not_split_words(tokenizer):
+    marked = ["a,*b", "a*,b c", "a/*b", "a'*b*", "a *b", "a* b", "a, * b", "a,*\u3000*b", "*a", "(*a*)", "a**,**b"]
+    deleted = ["\u200b", "\u200c", "\u00ad", "\u200e", "\x00", "\x0b"]
+    found = words_of(tokenizer, [text.replace("*", char) for char in deleted for text in marked])
+    bare = [text.replace("*", "") for text in marked]
+    without = str.maketrans("", "", "".join(deleted))
+    assert [[word.translate(without) for word in words] for words in found] == [by_rule(text) for text in bare] * 6
     # Texts without any take another code path; the results are the same.
     assert words_of(tokenizer, bare) == [by_rule(text) for text in bare]
 
