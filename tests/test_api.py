@@ -195,7 +195,7 @@ def test_model_dir_keeps_the_run(pretrained, tmp_path):
 
 @pytest.mark.parametrize("format", [directory, huggingface])
 def test_masked_lm_refers_from_a_discriminator_to_its_generator(tmp_path, format):
-    checkpoint, _ = small_checkpoint("replaced_token_detection", **FAMILIES["electra"])
+    checkpoint = small_checkpoint("replaced_token_detection", **FAMILIES["electra"])
     format.write(checkpoint, str(tmp_path))
     with raises(DataError, tmp_path, "a discriminator", "load its generator (PATH/generator"):
         bert_tf.MaskedLM.from_pretrained(tmp_path)

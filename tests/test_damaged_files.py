@@ -96,7 +96,7 @@ DATA = {
 
 
 def make_own(folder):
-    checkpoint, _ = small_checkpoint("classification")
+    checkpoint = small_checkpoint("classification")
     checkpoint.slots = {f"{name}/{slot}": tensor for name, tensor in checkpoint.tensors.items() for slot in "mv"}
     checkpoint.step = 3
     directory.write(checkpoint, folder)
@@ -104,14 +104,14 @@ def make_own(folder):
 
 def make_kind(kind, folder):
     tokenizer = TOKENIZERS[kind]()
-    checkpoint, _ = small_checkpoint(vocab_size=tokenizer.vocab_size)
+    checkpoint = small_checkpoint(vocab_size=tokenizer.vocab_size)
     checkpoint.tokenizer = tokenizer
     directory.write(checkpoint, folder)
 
 
 def make_unfinished(folder):
     """A model beside the checkpoints of its run, which hold the optimizer's slots."""
-    checkpoint, _ = small_checkpoint("masked_lm")
+    checkpoint = small_checkpoint("masked_lm")
     directory.write(checkpoint, folder)
     weights = {name: tensor.read() for name, tensor in checkpoint.tensors.items()}
     slots = {f"slots/{name}/{slot}": value for name, value in weights.items() for slot in "mv"}
@@ -124,13 +124,13 @@ def make_unfinished(folder):
 
 def make_original_google(folder):
     """As Google's code writes it, without our part of bert_config.json."""
-    google.write(small_checkpoint("pretraining")[0], folder)
+    google.write(small_checkpoint("pretraining"), folder)
     file = folder / "bert_config.json"
     write_json(file, {name: value for name, value in json.loads(file.read_text()).items() if name != "bert_tf"})
 
 
 def make_huggingface(folder):
-    huggingface.write(small_checkpoint("tagging")[0], folder)
+    huggingface.write(small_checkpoint("tagging"), folder)
     library = {
         "model": {"type": "WordPiece", "vocab": {piece: number for number, piece in enumerate(PIECES)}},
         "normalizer": {"type": "BertNormalizer", "lowercase": False, "strip_accents": True},
@@ -157,13 +157,13 @@ def make_garden(folder):
 def make_foreign(kind, folder):
     """Files of Transformers with another tokenizer, as RoBERTa and XLM-R have them."""
     tokenizer = TOKENIZERS[kind]()
-    checkpoint, _ = small_checkpoint(vocab_size=tokenizer.vocab_size)
+    checkpoint = small_checkpoint(vocab_size=tokenizer.vocab_size)
     checkpoint.tokenizer = tokenizer
     huggingface.write(checkpoint, folder)
 
 
 def make_pickled(folder):
-    huggingface.write(small_checkpoint()[0], folder)
+    huggingface.write(small_checkpoint(), folder)
     tensors = open_tensors(str(folder / "model.safetensors"))
     torch = pytest.importorskip("torch", reason="needs pip install 'bert_tf[torch]'")
     weights = {name: torch.from_numpy(tensor.read()) for name, tensor in tensors.items()}
@@ -173,7 +173,7 @@ def make_pickled(folder):
 
 def make_modules(folder):
     """An encoder in sentence-transformers' layout."""
-    huggingface.write(small_checkpoint()[0], folder)
+    huggingface.write(small_checkpoint(), folder)
     parts = {"Transformer": "", "Pooling": "1_Pooling"}
     modules = [{"path": path, "type": f"sentence_transformers.models.{name}"} for name, path in parts.items()]
     write_json(folder / "modules.json", modules)
@@ -359,7 +359,7 @@ READERS = {
     "own model, byte_bpe": Reader(functools.partial(make_kind, "byte_bpe"), ("vocab.json", "merges.txt"), read_model),
     "own model, unigram": Reader(functools.partial(make_kind, "unigram"), ("*.model",), read_model),
     "own model, unfinished": Reader(make_unfinished, ("checkpoints/*",), read_model),
-    "google": Reader(lambda to: google.write(small_checkpoint("classification")[0], to), ("*",), read_model),
+    "google": Reader(lambda to: google.write(small_checkpoint("classification"), to), ("*",), read_model),
     "google's own": Reader(make_original_google, ("*",), read_model),
     "huggingface": Reader(make_huggingface, ("*.json", "*.txt"), read_model),
     "huggingface, sharded": Reader(make_sharded, ("model*",), read_model),

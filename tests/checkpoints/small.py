@@ -1,13 +1,15 @@
 """Small checkpoints with every kind of head, random in every weight."""
 
+import functools
+
 import numpy as np
 
 import bert_tf
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.model.heads import build
-from bert_tf.model.variables import HEADS
-from tests.model.small import FAMILY, PIECES, randomize, small_config
+from bert_tf.model.variables import HEADS, variable_shapes
+from tests.model.small import FAMILY, PIECES, small_config
 
 LABELS = ["no", "ja", "vielleicht é"]
 # Heads that can be written in every format.
@@ -30,28 +32,40 @@ HEADS_OF = {
 }
 
 
+@functools.cache
+def _tokenizer():
+    return bert_tf.Tokenizer(PIECES, lower_case=False, strip_accents=True, split_cjk=False)
+
+
 def small_checkpoint(head=None, seed=0, labels=LABELS, **config):
-    """A Checkpoint in memory, and its model.
+    """A Checkpoint in memory.
 
     Args:
         head: None or a key of HEADS.
         labels: of heads that have labels.
         config: fields of BertConfig that differ from `small_config`.
     """
-    encoder = bert_tf.BertEncoder(small_config(**config))
+    config, rng = small_config(**config), np.random.default_rng(seed)
     labels = list(labels) if head and HEADS[head] else None
-    model = randomize(build(encoder, head, labels and len(labels)), seed)
+    shapes = variable_shapes(config, head, labels and len(labels))
+    values = {path: rng.normal(0, 0.3, shape).astype(np.float32) for path, shape in shapes.items()}
+    tensors = {path: Tensor(value.shape, "float32", value.copy, path) for path, value in values.items()}
     settings = {"max_length": 20} | ({"labels": labels} if labels else {})
     name = head and head.removesuffix("_bilstm")
     if name != head:
         settings["head"] = "bilstm"
-    checkpoint = Checkpoint(
-        config=encoder.config,
-        tensors={one.path: Tensor(tuple(one.shape), one.dtype, one.numpy, one.path) for one in model.weights},
-        task={"name": name, "settings": settings} if head else None,
-        tokenizer=bert_tf.Tokenizer(PIECES, lower_case=False, strip_accents=True, split_cjk=False),
-    )
-    return checkpoint, model
+    task = {"name": name, "settings": settings} if head else None
+    return Checkpoint(config=config, tensors=tensors, task=task, tokenizer=_tokenizer())
+
+
+def model_of(checkpoint):
+    """The model of a `small_checkpoint`."""
+    labels = checkpoint.labels
+    model = build(bert_tf.BertEncoder(checkpoint.config), checkpoint.head, labels and len(labels))
+    assert {variable.path for variable in model.weights} == checkpoint.tensors.keys()
+    for variable in model.weights:
+        variable.assign(checkpoint.tensors[variable.path].read())
+    return model
 
 
 def assert_same_tokenizer(one, other):

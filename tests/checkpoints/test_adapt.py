@@ -8,7 +8,7 @@ import pytest
 from bert_tf.checkpoints import adapt
 from bert_tf.checkpoints.tensor import tensor_of
 from bert_tf.errors import ConfigError, DataError
-from tests.checkpoints.small import small_checkpoint
+from tests.checkpoints.small import model_of, small_checkpoint
 from tests.errors import raises
 from tests.model.small import PIECES, inputs_for
 
@@ -25,7 +25,7 @@ def with_slots(checkpoint):
 
 
 def test_new_wordpieces_get_the_mean_of_the_old_ones():
-    checkpoint = with_slots(small_checkpoint("pretraining")[0])
+    checkpoint = with_slots(small_checkpoint("pretraining"))
     changed = adapt.add_pieces(checkpoint, NEW)
     assert changed.tokenizer.vocab == PIECES + NEW
     assert changed.config.vocab_size == len(PIECES) + 3
@@ -43,7 +43,8 @@ def test_new_wordpieces_get_the_mean_of_the_old_ones():
 
 
 def test_outputs_for_old_wordpieces_are_unchanged_and_new_ones_are_known():
-    checkpoint, model = small_checkpoint("masked_lm")
+    checkpoint = small_checkpoint("masked_lm")
+    model = model_of(checkpoint)
     changed = adapt.add_pieces(checkpoint, NEW)
     inputs = inputs_for("masked_lm")
     before, after = model(inputs)["mlm_logits"].numpy(), changed.model()(inputs)["mlm_logits"].numpy()
@@ -54,7 +55,7 @@ def test_outputs_for_old_wordpieces_are_unchanged_and_new_ones_are_known():
 
 
 def test_the_report_lists_added_wordpieces_and_those_that_no_text_can_produce():
-    changed = adapt.add_pieces(small_checkpoint()[0], NEW)
+    changed = adapt.add_pieces(small_checkpoint(), NEW)
     count = len(PIECES)
     assert any(f"3 added (ids {count} to {count + 2})" in note for note in changed.warnings)
     (unseen,) = [note for note in changed.warnings if "never produces" in note]
@@ -66,17 +67,18 @@ def test_the_report_lists_added_wordpieces_and_those_that_no_text_can_produce():
 )
 def test_wordpieces_that_cannot_be_added_are_named(pieces, culprit):
     with raises(DataError, *culprit):
-        adapt.add_pieces(small_checkpoint()[0], pieces)
+        adapt.add_pieces(small_checkpoint(), pieces)
 
 
 def test_a_checkpoint_without_a_vocabulary_accepts_no_wordpieces():
     with raises(ConfigError, "WordPiece"):
-        adapt.add_pieces(dataclasses.replace(small_checkpoint()[0], tokenizer=None), NEW)
+        adapt.add_pieces(dataclasses.replace(small_checkpoint(), tokenizer=None), NEW)
 
 
 @pytest.mark.parametrize("offset", [0, 2])
 def test_longer_positions_repeat_the_learned_ones(offset):
-    checkpoint, model = small_checkpoint(position_offset=offset)
+    checkpoint = small_checkpoint(position_offset=offset)
+    model = model_of(checkpoint)
     changed = adapt.resize_positions(with_slots(checkpoint), 60)
     path = "embeddings/position_embeddings"
     old, new = checkpoint.tensors[path].read(), changed.tensors[path].read()
@@ -94,7 +96,8 @@ def test_longer_positions_repeat_the_learned_ones(offset):
 
 @pytest.mark.parametrize("offset", [0, 2])
 def test_a_model_with_fewer_positions_computes_the_same(offset):
-    checkpoint, model = small_checkpoint(position_offset=offset)
+    checkpoint = small_checkpoint(position_offset=offset)
+    model = model_of(checkpoint)
     changed = adapt.resize_positions(with_slots(checkpoint), 20)
     path, inputs = "embeddings/position_embeddings", {name: value[:, :20] for name, value in inputs_for(None).items()}
     assert changed.tensors[path].shape == changed.slots[f"{path}/m"].shape == (20 + offset, 32)
@@ -106,7 +109,7 @@ def test_a_model_with_fewer_positions_computes_the_same(offset):
 
 
 def test_as_many_positions_and_fewer_than_the_task_reads_are_refused():
-    checkpoint = small_checkpoint("classification")[0]
+    checkpoint = small_checkpoint("classification")
     with raises(ConfigError, "max_position_embeddings", "the checkpoint has 24"):
         adapt.resize_positions(checkpoint, 24)
     longest = checkpoint.task["settings"]["max_length"]
@@ -116,7 +119,7 @@ def test_as_many_positions_and_fewer_than_the_task_reads_are_refused():
 
 @pytest.mark.parametrize("dtype, error", [("float16", 2**-11), ("bfloat16", 2**-8)])
 def test_weights_are_rounded_to_the_nearest(dtype, error):
-    checkpoint = with_slots(small_checkpoint("classification")[0])
+    checkpoint = with_slots(small_checkpoint("classification"))
     changed = adapt.cast(checkpoint, dtype)
     for path, tensor in changed.tensors.items():
         values = tensor.read()
@@ -126,7 +129,7 @@ def test_weights_are_rounded_to_the_nearest(dtype, error):
 
 
 def test_a_value_out_of_range_of_a_number_format_is_named():
-    checkpoint, _ = small_checkpoint()
+    checkpoint = small_checkpoint()
     checkpoint.tensors["pooler/bias"] = tensor_of(np.full(32, 1e6, np.float32), "pooler/bias")
     with raises(DataError, "pooler/bias", "1e+06", "float16"):
         adapt.cast(checkpoint, "float16").tensors["pooler/bias"].read()

@@ -356,7 +356,7 @@ def of_all_kinds(tmp_path_factory):
     """Kind of tokenizer -> a directory with all files that a model can have."""
     made = {}
     for kind, tokenizer in TOKENIZERS.items():
-        checkpoint, _ = small_checkpoint("classification", vocab_size=tokenizer().vocab_size)
+        checkpoint = small_checkpoint("classification", vocab_size=tokenizer().vocab_size)
         checkpoint = dataclasses.replace(checkpoint, tokenizer=tokenizer(), step=3)
         checkpoint.slots = {f"{name}/{slot}": tensor for name, tensor in checkpoint.tensors.items() for slot in "mv"}
         made[kind] = tmp_path_factory.mktemp(kind)

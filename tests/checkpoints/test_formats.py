@@ -15,7 +15,7 @@ from tests.errors import raises
 
 @pytest.fixture
 def model(tmp_path):
-    checkpoint, _ = small_checkpoint()
+    checkpoint = small_checkpoint()
     path = tmp_path / "all" / "model"
     directory.write(checkpoint, str(path))
     return path
@@ -55,7 +55,7 @@ def test_paths_may_contain_hangul_and_spaces(model, tmp_path):
 def test_a_glob_pattern_in_the_path_of_googles_files_is_refused(tmp_path):
     path = tmp_path / "model [1]"
     path.mkdir()
-    google.write(small_checkpoint()[0], str(path))
+    google.write(small_checkpoint(), str(path))
     with raises(DataError, "pattern; rename"):
         open_checkpoint(path)
 
@@ -69,7 +69,7 @@ def test_a_glob_pattern_in_the_path_of_googles_files_is_refused(tmp_path):
     ],
 )
 def test_features_of_our_format_are_refused_by_the_others_and_restored_by_ours(tmp_path, write, head, config, what):
-    checkpoint, _ = small_checkpoint(head, **config)
+    checkpoint = small_checkpoint(head, **config)
     if head:
         settings = checkpoint.task["settings"] | {"head": "bilstm"}
         checkpoint.task = {"name": head.removesuffix("_bilstm"), "settings": settings}
@@ -82,7 +82,7 @@ def test_features_of_our_format_are_refused_by_the_others_and_restored_by_ours(t
 
 def written(path, format, head, name, values):
     """Writes a model in a format, with one tensor replaced; returns its path."""
-    checkpoint, _ = small_checkpoint(head)
+    checkpoint = small_checkpoint(head)
     checkpoint.tensors[name] = tensor_of(values, name)
     path.mkdir()
     format.write(checkpoint, str(path))
@@ -102,7 +102,7 @@ def test_weights_that_are_not_finite_are_refused_when_read(tmp_path, format, val
 
 def test_no_program_answers_with_or_converts_weights_that_are_not_finite(programs, tmp_path):
     name, path = "bilstm_0_forward/lstm_cell/bias", str(tmp_path / "model")
-    checkpoint, _ = small_checkpoint("classification_bilstm")
+    checkpoint = small_checkpoint("classification_bilstm")
     checkpoint.task = {"name": "classification", "settings": checkpoint.task["settings"] | {"head": "bilstm"}}
     checkpoint.tensors[name] = tensor_of(np.full(4 * 32, np.nan, np.float32), name)
     directory.write(checkpoint, path)
@@ -124,7 +124,7 @@ def test_integers_are_not_taken_for_weights(tmp_path, format):
 
 
 def test_a_weight_out_of_range_of_the_models_dtype_is_named():
-    checkpoint, _ = small_checkpoint()
+    checkpoint = small_checkpoint()
     checkpoint.tensors["pooler/bias"] = tensor_of(np.full(32, 1e6, np.float32), "pooler/bias")
     with raises(DataError, "pooler/bias", "1e+06", "float16", "bfloat16"):
         checkpoint.encoder(dtype="float16")
@@ -135,7 +135,7 @@ def test_a_weight_out_of_range_of_the_models_dtype_is_named():
 
 @pytest.mark.parametrize("format", [google, directory])
 def test_a_file_of_another_program_that_is_not_read_has_a_line(tmp_path, caplog, format):
-    format.write(small_checkpoint()[0], str(tmp_path))
+    format.write(small_checkpoint(), str(tmp_path))
     (tmp_path / "adapter_config.json").write_text("{}")
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     open_with_warnings(tmp_path)

@@ -138,11 +138,11 @@ class Hub(http.server.BaseHTTPRequestHandler):
 def model(tmp_path_factory):
     """The files of a model of our own format: dict name -> bytes."""
     path = tmp_path_factory.mktemp("model")
-    directory.write(small_checkpoint("masked_lm", pooler=False)[0], str(path))
+    directory.write(small_checkpoint("masked_lm", pooler=False), str(path))
     return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
-GAMMA = small_checkpoint("masked_lm", pooler=False)[0].tensors["embeddings/norm/gamma"]
+GAMMA = small_checkpoint("masked_lm", pooler=False).tensors["embeddings/norm/gamma"]
 
 
 @pytest.fixture(scope="module")

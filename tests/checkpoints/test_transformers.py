@@ -15,7 +15,7 @@ from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.formats import huggingface
 from bert_tf.checkpoints.tensor import tensor_of
 from bert_tf.inference.session import Session
-from tests.checkpoints.small import FAMILIES, HEADS_OF, assert_same_tokenizer, small_checkpoint
+from tests.checkpoints.small import FAMILIES, HEADS_OF, assert_same_tokenizer, model_of, small_checkpoint
 from tests.errors import raises
 from tests.learned import SIZE, TOKENIZERS, albert_model, sentence_piece_model
 from tests.model.small import PIECES, inputs_for
@@ -197,7 +197,8 @@ STEMS = {
 def test_our_models_give_the_same_outputs_there(tmp_path, family, head, pooler):
     kind = STEMS[family] + CLASSES[STEMS[family]][head]
     lacks_pooler = head is None and family in ("distilbert", "electra")  # where it is a part of heads
-    checkpoint, model = small_checkpoint(head, **(FAMILIES[family] | {"pooler": pooler and not lacks_pooler}))
+    checkpoint = small_checkpoint(head, **(FAMILIES[family] | {"pooler": pooler and not lacks_pooler}))
+    model = model_of(checkpoint)
     if family == "roberta":
         checkpoint.tokenizer = None  # whose padding would have the id 1
     huggingface.write(checkpoint, str(tmp_path))
@@ -209,7 +210,8 @@ def test_our_models_give_the_same_outputs_there(tmp_path, family, head, pooler):
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_transformers_reads_a_model_with_a_single_label(tmp_path, task):
-    checkpoint, model = small_checkpoint("classification")
+    checkpoint = small_checkpoint("classification")
+    model = model_of(checkpoint)
     narrow = {
         name: tensor_of(tensor.read()[..., :1], name) if name.startswith("classifier/") else tensor
         for name, tensor in checkpoint.tensors.items()
@@ -292,7 +294,7 @@ def test_their_tokenizer_gives_the_same_ids_for_real_sentences(tmp_path, layout,
     pieces = shared("korean/wordpiece_vocab_32200.txt").read_text(encoding="utf-8").split("\n")
     pieces = [piece for piece in pieces if piece]
     shape = {"position_offset": pieces.index("[PAD]") + 1, "type_vocab_size": 1} if layout == "roberta" else {}
-    checkpoint, _ = small_checkpoint(vocab_size=len(pieces), num_layers=1, **shape)
+    checkpoint = small_checkpoint(vocab_size=len(pieces), num_layers=1, **shape)
     checkpoint.tokenizer = bert_tf.Tokenizer(pieces, **settings)
     huggingface.write(checkpoint, str(tmp_path))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -311,7 +313,7 @@ def test_their_tokenizer_gives_the_same_ids_for_real_sentences(tmp_path, layout,
 def test_their_tokenizer_is_read_from_tokenizer_json_alone(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
-    checkpoint, _ = small_checkpoint()
+    checkpoint = small_checkpoint()
     checkpoint.tokenizer = bert_tf.Tokenizer(PIECES, strip_accents=False, max_input_chars_per_word=100)  # as theirs
     huggingface.write(checkpoint, str(source))
     theirs = transformers.AutoTokenizer.from_pretrained(source)

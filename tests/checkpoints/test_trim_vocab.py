@@ -45,7 +45,7 @@ def names(tokenizer, texts):
 @functools.cache
 def checkpoint_of(kind, head="masked_lm"):
     tokenizer = TOKENIZERS[kind]()
-    return dataclasses.replace(small_checkpoint(head, vocab_size=tokenizer.vocab_size)[0], tokenizer=tokenizer)
+    return dataclasses.replace(small_checkpoint(head, vocab_size=tokenizer.vocab_size), tokenizer=tokenizer)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import bert_tf
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.formats import huggingface
+from bert_tf.checkpoints.tensor import tensor_of
 from bert_tf.errors import BertTfError
 from bert_tf.inference.portable import ExportedFile
 from tests.checkpoints.small import small_checkpoint
@@ -35,9 +36,9 @@ LAYOUTS = {
 def published(path, layout="since 4", name=SIGMOID, labels=("LABEL_0",)):
     """A directory of a classifier whose logits are 3.0, with an activation; its path as str."""
     path.mkdir()
-    checkpoint, model = small_checkpoint("classification", labels=labels)
-    model.get_layer("classifier").kernel.assign(np.zeros([32, len(labels)]))
-    model.get_layer("classifier").bias.assign(np.full([len(labels)], 3.0))
+    checkpoint = small_checkpoint("classification", labels=labels)
+    head = {"kernel": np.zeros([32, len(labels)], np.float32), "bias": np.full([len(labels)], 3.0, np.float32)}
+    checkpoint.tensors.update({f"classifier/{path}": tensor_of(value, path) for path, value in head.items()})
     huggingface.write(checkpoint, str(path))
     files = {"config.json": {"bert_tf": None, "problem_type": None}}  # which are not there
     for file, content in [*files.items(), *(LAYOUTS[layout](name).items() if name else ())]:

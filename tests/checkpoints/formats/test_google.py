@@ -20,7 +20,7 @@ from bert_tf.checkpoints.tensor_files import bundles
 from bert_tf.errors import ConfigError, DataError
 from tests import packages
 from tests.checkpoints.google_modeling import LABELS as GOOGLE_LABELS
-from tests.checkpoints.small import LABELS, TASKS, assert_same, assert_same_tokenizer, small_checkpoint
+from tests.checkpoints.small import LABELS, TASKS, assert_same, assert_same_tokenizer, model_of, small_checkpoint
 from tests.errors import raises
 from tests.model.numpy_bert import softmax
 from tests.model.small import PIECES, inputs_for
@@ -65,7 +65,7 @@ def directory(tmp_path):
     """Makes a directory as Google's own programs leave it, without our key in bert_config.json."""
 
     def make(head=None, *, changes=None, settings=None, **config):
-        path = written(tmp_path / "google", small_checkpoint(head, **config)[0])
+        path = written(tmp_path / "google", small_checkpoint(head, **config))
         arrays = arrays_of(path / "bert_model.ckpt") | (changes or {})
         for file in path.glob("bert_model.ckpt.*"):
             file.unlink()
@@ -222,8 +222,8 @@ def test_google_research_bert_restores_every_variable_and_computes_the_same(tmp_
     assert len(LABELS) == GOOGLE_LABELS
     tasks = {task or "encoder": task for task in (None, "pretraining", "classification", "question_answering")}
     checkpoints = {name: small_checkpoint(head) for name, head in tasks.items()}
-    with_slots(checkpoints["pretraining"][0])
-    paths = {name: written(tmp_path / name, checkpoint) for name, (checkpoint, _) in checkpoints.items()}
+    with_slots(checkpoints["pretraining"])
+    paths = {name: written(tmp_path / name, checkpoint) for name, checkpoint in checkpoints.items()}
     inputs = inputs_for("pretraining")
     np.savez(tmp_path / "inputs.npz", **inputs)
     command = [sys.executable, "-m", "tests.checkpoints.google_modeling", folder, tmp_path / "inputs.npz"]
@@ -234,7 +234,7 @@ def test_google_research_bert_restores_every_variable_and_computes_the_same(tmp_
         theirs = dict(np.load(path / "outputs.npz"))
         # Their Saver needs every variable of their graph; we wrote no others.
         assert sorted(theirs.pop("names")) == sorted(arrays_of(path / "bert_model.ckpt"))
-        model = checkpoints[name][1]
+        model = model_of(checkpoints[name])
         ours = dict(model({one: inputs[one] for one in ("masked_lm_positions", *inputs) if one in model_inputs(model)}))
         if name == "pretraining":
             ours = {
@@ -252,7 +252,8 @@ def model_inputs(model):
 
 @pytest.mark.parametrize("head", TASKS)
 def test_a_model_is_restored_bit_for_bit(tmp_path, head):
-    checkpoint, model = small_checkpoint(head)
+    checkpoint = small_checkpoint(head)
+    model = model_of(checkpoint)
     with_slots(checkpoint)
     back = open_checkpoint(written(tmp_path / "google", checkpoint))
     assert_same(checkpoint, back)
@@ -266,7 +267,7 @@ def test_a_model_is_restored_bit_for_bit(tmp_path, head):
 
 
 def test_variables_without_a_gradient_have_no_slots(tmp_path):
-    checkpoint, _ = small_checkpoint("question_answering")
+    checkpoint = small_checkpoint("question_answering")
     with_slots(checkpoint, [path for path in checkpoint.tensors if not path.startswith("pooler/")])
     path = written(tmp_path / "google", checkpoint)
     assert "bert/pooler/dense/bias/adam_m" not in arrays_of(path / "bert_model.ckpt")
@@ -275,7 +276,7 @@ def test_variables_without_a_gradient_have_no_slots(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_kept(tmp_path, dtype):
-    checkpoint, _ = small_checkpoint("classification")
+    checkpoint = small_checkpoint("classification")
     halved = {
         path: Tensor(one.shape, dtype, lambda one=one: one.read().astype(np.dtype(dtype)), path)
         for path, one in checkpoint.tensors.items()
@@ -290,7 +291,7 @@ def test_half_precision_is_kept(tmp_path, dtype):
 
 
 def test_the_report_gives_both_names_of_every_variable(tmp_path):
-    checkpoint = with_slots(small_checkpoint("pretraining")[0])
+    checkpoint = with_slots(small_checkpoint("pretraining"))
     names = google.write(checkpoint, str(tmp_path))
     assert names.keys() == (checkpoint.tensors | checkpoint.slots).keys()
     everything = {name for joined in names.values() for name in joined.split(" + ")}
@@ -305,7 +306,7 @@ def test_the_report_gives_both_names_of_every_variable(tmp_path):
 
 @pytest.mark.parametrize("head", [None, "masked_lm", "tagging", "question_answering"])
 def test_a_missing_pooler_is_added_for_google_and_dropped_when_read_again(tmp_path, head):
-    checkpoint, _ = small_checkpoint(head, pooler=False)
+    checkpoint = small_checkpoint(head, pooler=False)
     path = written(tmp_path / "google", checkpoint)
     assert not arrays_of(path / "bert_model.ckpt")["bert/pooler/dense/kernel"].any()
     assert any("bert/pooler/dense" in note and "made up" in note for note in checkpoint.warnings)
@@ -322,13 +323,13 @@ def test_a_missing_pooler_is_added_for_google_and_dropped_when_read_again(tmp_pa
     ],
 )
 def test_settings_that_google_computes_differently_are_kept_with_a_warning(tmp_path, config, words):
-    checkpoint, _ = small_checkpoint(**config)
+    checkpoint = small_checkpoint(**config)
     assert_same(checkpoint, open_checkpoint(written(tmp_path / "google", checkpoint)))
     assert any(all(word in note for word in words) for note in checkpoint.warnings)
 
 
 def test_a_model_like_googles_has_no_warnings(tmp_path):
-    checkpoint, _ = small_checkpoint("pretraining")
+    checkpoint = small_checkpoint("pretraining")
     checkpoint.tokenizer = bert_tf.Tokenizer(checkpoint.tokenizer.vocab)
     written(tmp_path / "google", checkpoint)
     assert checkpoint.warnings == []
@@ -346,7 +347,7 @@ def test_a_model_like_googles_has_no_warnings(tmp_path):
     ],
 )
 def test_a_model_that_google_cannot_represent_is_refused_before_a_file_is_written(tmp_path, config):
-    checkpoint, _ = small_checkpoint(**config)
+    checkpoint = small_checkpoint(**config)
     (field,) = config
     with raises(ConfigError, f"model.{field}", "bert_tf"):
         google.write(checkpoint, str(tmp_path))
@@ -354,7 +355,7 @@ def test_a_model_that_google_cannot_represent_is_refused_before_a_file_is_writte
 
 
 def test_settings_of_another_format_are_restored(tmp_path):
-    checkpoint, _ = small_checkpoint()
+    checkpoint = small_checkpoint()
     checkpoint.source_metadata = {"format": "huggingface", "config": {"gradient_checkpointing": False}}
     path = written(tmp_path / "google", checkpoint)
     assert "gradient_checkpointing" not in json.loads((path / "bert_config.json").read_text())
@@ -365,7 +366,7 @@ def test_settings_of_another_format_are_restored(tmp_path):
     "field, value", [("num_attention_heads", 2), ("hidden_act", "relu"), ("type_vocab_size", None)]
 )
 def test_a_contradictory_edited_config_is_refused(tmp_path, field, value):
-    path = written(tmp_path / "google", small_checkpoint()[0])
+    path = written(tmp_path / "google", small_checkpoint())
     edit(path, **{field: value})
     message = error_of(path)
     assert "bert_config.json" in message and f"{field} is {value!r}" in message
@@ -375,7 +376,7 @@ def test_a_contradictory_edited_config_is_refused(tmp_path, field, value):
 def test_a_damaged_head_does_not_keep_the_encoder_from_loading(directory, change):
     path = directory("pretraining", changes={"cls/predictions/output_bias": change})
     checkpoint = open_checkpoint(path)
-    expected = small_checkpoint()[0].tensors
+    expected = small_checkpoint().tensors
     assert (checkpoint.head, checkpoint.tensors.keys()) == (None, expected.keys())
     assert any("only the encoder is read" in note and "cls/predictions/" in note for note in checkpoint.warnings)
     checkpoint.encoder()
@@ -384,19 +385,19 @@ def test_a_damaged_head_does_not_keep_the_encoder_from_loading(directory, change
 
 
 def test_a_head_that_differs_from_its_description_is_refused(tmp_path):
-    path = written(tmp_path / "google", small_checkpoint("pretraining")[0])
-    other = written(tmp_path / "other", small_checkpoint("classification")[0])
+    path = written(tmp_path / "google", small_checkpoint("pretraining"))
+    other = written(tmp_path / "other", small_checkpoint("classification"))
     shutil.copy(path / "bert_config.json", other)
     assert "does not hold the model that its config describes: missing cls/predictions/" in error_of(other)
 
 
 def test_a_bare_encoder_fine_tuned_by_google_has_the_new_head(tmp_path):
-    encoder = written(tmp_path / "google", small_checkpoint(pooler=False)[0])
-    tuned = written(tmp_path / "tuned", small_checkpoint("classification")[0])
+    encoder = written(tmp_path / "google", small_checkpoint(pooler=False))
+    tuned = written(tmp_path / "tuned", small_checkpoint("classification"))
     shutil.copy(encoder / "bert_config.json", tuned)
     checkpoint = open_checkpoint(tuned)
     assert (checkpoint.head, checkpoint.config.pooler) == ("classification", True)
-    assert_same_tokenizer(checkpoint.tokenizer, small_checkpoint()[0].tokenizer)  # of the description
+    assert_same_tokenizer(checkpoint.tokenizer, small_checkpoint().tokenizer)  # of the description
     checkpoint.model()
 
 
@@ -420,7 +421,7 @@ def test_the_head_is_recognised_by_its_variable_names(directory, head, task):
     assert (checkpoint.task and checkpoint.task["name"]) == task
     if task == "classification":
         assert checkpoint.labels == checkpoint.task["settings"]["labels"] == ["0", "1", "2"]
-    expected = small_checkpoint(head)[0].tensors
+    expected = small_checkpoint(head).tensors
     assert checkpoint.tensors.keys() == expected.keys()
     for path, tensor in expected.items():
         np.testing.assert_array_equal(checkpoint.tensors[path].read(), tensor.read(), err_msg=path)
@@ -622,7 +623,7 @@ def test_a_damaged_tensor_is_named_when_read(directory):
 
 def test_a_large_model_is_written_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(bundles, "_SHARD_BYTES", 20_000)
-    checkpoint, _ = small_checkpoint("pretraining")
+    checkpoint = small_checkpoint("pretraining")
     path = written(tmp_path / "google", checkpoint)
     parts = sorted(path.glob("bert_model.ckpt.data-*"))
     assert len(parts) > 2 and max(part.stat().st_size for part in parts) <= 20_000

@@ -18,7 +18,7 @@ from bert_tf.checkpoints.tensor_files import safetensors
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.variables import HEADS
 from tests import packages
-from tests.checkpoints.small import FAMILIES, HEADS_OF, LABELS, TASKS, assert_same, small_checkpoint
+from tests.checkpoints.small import FAMILIES, HEADS_OF, LABELS, TASKS, assert_same, model_of, small_checkpoint
 from tests.errors import raises
 from tests.model.numpy_bert import encode, random_tensors, tensors_of
 from tests.model.small import PIECES, features, inputs_for
@@ -159,7 +159,7 @@ def test_a_custom_class_may_give_its_head_any_name(tmp_path, tensors):
 
 @pytest.mark.parametrize("head", ["masked_lm", "classification", "tagging", "question_answering"])
 def test_the_head_of_an_unknown_class_is_recognised_by_its_tensors(tmp_path, head):
-    checkpoint, _ = small(head)
+    checkpoint = small(head)
     huggingface.write(checkpoint, str(tmp_path))
     edit(tmp_path, architectures=["AntiBERTy"])
     again = huggingface.read(str(tmp_path))
@@ -183,12 +183,12 @@ def test_the_head_of_an_unknown_class_is_recognised_by_its_tensors(tmp_path, hea
 )
 @pytest.mark.parametrize("classes", [None, ["BertPoet"]])
 def test_an_unknown_head_does_not_keep_the_encoder_from_loading(tmp_path, changes, classes):
-    checkpoint, _ = small("classification")
+    checkpoint = small("classification")
     huggingface.write(checkpoint, str(tmp_path))
     edit(tmp_path, architectures=classes)
     edit_tensors(tmp_path, **changes)
     again = huggingface.read(str(tmp_path))
-    assert again.head is None and again.tensors.keys() == small()[0].tensors.keys()
+    assert again.head is None and again.tensors.keys() == small().tensors.keys()
     assert any("only the encoder is read: " in note for note in again.warnings)
     assert "classifier.bias" in again.unused_tensors
 
@@ -296,7 +296,7 @@ def test_an_invalid_config_is_refused(tmp_path, tensors, overrides, culprits):
     ],
 )
 def test_weights_of_another_family_than_config_json_says_are_called_by_its_name(tmp_path, family, head, claimed, named):
-    huggingface.write(member(family, head)[0], str(tmp_path))
+    huggingface.write(member(family, head), str(tmp_path))
     edit(tmp_path, model_type=claimed, embedding_size=16, pad_token_id=1)
     with raises(DataError, "model.safetensors", named, f"model_type in config.json is '{claimed}'"):
         bert_tf.load(str(tmp_path))
@@ -343,18 +343,18 @@ NO_POOLER = ("masked_lm", "tagging", "question_answering")  # heads whose classe
 
 
 def small(head=None, **config):
-    """A small Checkpoint that the format can store unchanged, and its model."""
+    """A small Checkpoint that the format can store unchanged."""
     return small_checkpoint(head, **({"pooler": head not in NO_POOLER} | config))
 
 
 def member(family, head=None, **config):
     """The same in the layout of a family; of RoBERTa's: [PAD] has id 1, positions start at 2, one token type."""
     no_pooler = (*NO_POOLER, "replaced_token_detection", None if family in ("distilbert", "electra") else "none")
-    checkpoint, model = small(head, **({"pooler": head not in no_pooler} | FAMILIES[family] | config))
+    checkpoint = small(head, **({"pooler": head not in no_pooler} | FAMILIES[family] | config))
     if family == "roberta":
         pieces = [PIECES[1], PIECES[0], *PIECES[2:]]
         checkpoint = dataclasses.replace(checkpoint, tokenizer=bert_tf.Tokenizer(pieces, lower_case=False))
-    return checkpoint, model
+    return checkpoint
 
 
 def edit(path, file="config.json", **changes):
@@ -380,7 +380,8 @@ def assert_round_trip(checkpoint, path):
 
 @pytest.mark.parametrize("head", TASKS)
 def test_every_head_is_restored_bit_for_bit(tmp_path, head):
-    checkpoint, model = small(head)
+    checkpoint = small(head)
+    model = model_of(checkpoint)
     assert_round_trip(checkpoint, tmp_path)
     again, tokenizer, labels = load_model(str(tmp_path))
     assert labels == (LABELS if head in ("classification", "tagging") else None)
@@ -394,7 +395,7 @@ def test_every_head_is_restored_bit_for_bit(tmp_path, head):
 
 @pytest.mark.parametrize("family, head", [(family, head) for family in FAMILIES for head in HEADS_OF[family]])
 def test_every_head_of_every_family_is_restored_bit_for_bit(tmp_path, family, head):
-    checkpoint, _ = member(family, head)
+    checkpoint = member(family, head)
     again = assert_round_trip(checkpoint, tmp_path)
     settings = json.loads((tmp_path / "config.json").read_text())
     assert settings["model_type"] == again.source_metadata["model_type"] == family
@@ -413,7 +414,7 @@ def test_every_head_of_every_family_is_restored_bit_for_bit(tmp_path, family, he
     ids=["missing", "misshapen", "mistyped"],
 )
 def test_a_damaged_head_only_matters_where_it_is_needed(tmp_path, caplog, family, change):
-    checkpoint, _ = member(family, "masked_lm")
+    checkpoint = member(family, "masked_lm")
     huggingface.write(checkpoint, str(tmp_path))
     bias = checkpoint.tensors["masked_lm/bias"].read()
     names = huggingface.write(checkpoint, str(tmp_path))
@@ -435,7 +436,8 @@ def test_a_damaged_head_only_matters_where_it_is_needed(tmp_path, caplog, family
 
 def test_a_model_is_written_as_a_family_that_has_its_head(tmp_path):
     # Without types and with a head that DistilBERT has no class for.
-    checkpoint, model = member("distilbert", "next_sentence", pooler_activation="tanh")
+    checkpoint = member("distilbert", "next_sentence", pooler_activation="tanh")
+    model = model_of(checkpoint)
     checkpoint.source_metadata = {"format": "huggingface", "model_type": "distilbert"}
     huggingface.write(checkpoint, str(tmp_path))
     again = huggingface.read(str(tmp_path))
@@ -446,7 +448,7 @@ def test_a_model_is_written_as_a_family_that_has_its_head(tmp_path):
 
 def test_the_family_that_a_model_was_read_from_comes_first(tmp_path):
     for family in ("bert", "electra"):  # both can hold it
-        checkpoint, _ = member("electra", "masked_lm", embedding_size=0)
+        checkpoint = member("electra", "masked_lm", embedding_size=0)
         checkpoint.source_metadata = {"format": "huggingface", "model_type": family}
         (tmp_path / family).mkdir()
         huggingface.write(checkpoint, str(tmp_path / family))
@@ -454,7 +456,7 @@ def test_the_family_that_a_model_was_read_from_comes_first(tmp_path):
 
 
 def test_electras_summary_other_than_of_the_first_token_is_not_read_as_a_head(tmp_path):
-    huggingface.write(member("electra", "multiple_choice")[0], str(tmp_path))
+    huggingface.write(member("electra", "multiple_choice"), str(tmp_path))
     edit(tmp_path, summary_type="mean")
     checkpoint = huggingface.read(str(tmp_path))
     assert checkpoint.head is None
@@ -462,7 +464,8 @@ def test_electras_summary_other_than_of_the_first_token_is_not_read_as_a_head(tm
 
 
 def test_written_files_have_pytorchs_names_and_layout(tmp_path):
-    checkpoint, model = small("pretraining")
+    checkpoint = small("pretraining")
+    model = model_of(checkpoint)
     huggingface.write(checkpoint, str(tmp_path))
     expected = {
         name if name.startswith("cls.") else f"bert.{name}": value
@@ -476,7 +479,7 @@ def test_written_files_have_pytorchs_names_and_layout(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_kept(tmp_path, dtype):
-    checkpoint, _ = small("classification")
+    checkpoint = small("classification")
     halves = {name: tensor_of(one.read().astype(dtype), name) for name, one in checkpoint.tensors.items()}
     assert_round_trip(dataclasses.replace(checkpoint, tensors=halves), tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["dtype"] == dtype
@@ -484,7 +487,7 @@ def test_half_precision_is_kept(tmp_path, dtype):
 
 @pytest.mark.parametrize("head", TASKS)
 def test_without_architectures_the_head_is_recognised_by_the_tensors(tmp_path, head):
-    huggingface.write(small(head)[0], str(tmp_path))
+    huggingface.write(small(head), str(tmp_path))
     edit(tmp_path, architectures=None)
     again = huggingface.read(str(tmp_path))
     if head == "multiple_choice":  # is a classifier with one output
@@ -495,7 +498,7 @@ def test_without_architectures_the_head_is_recognised_by_the_tensors(tmp_path, h
 
 
 def test_a_masked_lm_with_a_next_sentence_head_is_read_with_both(tmp_path):
-    checkpoint, _ = small("pretraining")
+    checkpoint = small("pretraining")
     huggingface.write(checkpoint, str(tmp_path))
     edit(tmp_path, architectures=["BertForMaskedLM"])
     again = huggingface.read(str(tmp_path))
@@ -508,7 +511,7 @@ TIED |= {"cls.predictions.decoder.bias": "cls.predictions.bias"}
 
 
 def test_copies_of_tied_tensors_are_compared_and_reported(tmp_path):
-    checkpoint, _ = small("masked_lm")
+    checkpoint = small("masked_lm")
     huggingface.write(checkpoint, str(tmp_path))
     stored = load_file(tmp_path / "model.safetensors")
     assert not TIED.keys() & stored.keys()
@@ -521,7 +524,7 @@ def test_copies_of_tied_tensors_are_compared_and_reported(tmp_path):
 
 @pytest.mark.parametrize("copy", TIED)
 def test_an_untied_output_layer_is_refused(tmp_path, copy):
-    huggingface.write(small("masked_lm")[0], str(tmp_path))
+    huggingface.write(small("masked_lm"), str(tmp_path))
     different = load_file(tmp_path / "model.safetensors")[TIED[copy]] + np.float32(1e-6)
     edit_tensors(tmp_path, **{copy: different})
     with raises(DataError, copy, TIED[copy]):
@@ -529,7 +532,7 @@ def test_an_untied_output_layer_is_refused(tmp_path, copy):
 
 
 def test_a_bias_stored_only_as_the_decoders_is_read(tmp_path):
-    checkpoint, _ = small("masked_lm")
+    checkpoint = small("masked_lm")
     huggingface.write(checkpoint, str(tmp_path))
     bias = load_file(tmp_path / "model.safetensors")["cls.predictions.bias"]
     edit_tensors(tmp_path, **{"cls.predictions.bias": None, "cls.predictions.decoder.bias": bias})
@@ -541,7 +544,7 @@ def test_a_bias_stored_only_as_the_decoders_is_read(tmp_path):
 
 def write_classifier(path, problem=None, **changes):
     """Writes a classifier as Transformers would, without our own key; changes these keys of config.json."""
-    huggingface.write(small("classification")[0], str(path))
+    huggingface.write(small("classification"), str(path))
     edit(path, bert_tf=None, problem_type=problem, **changes)
     return str(path)
 
@@ -589,14 +592,14 @@ def test_labels_that_do_not_match_the_classifier_are_refused(tmp_path, changes, 
 @pytest.mark.parametrize("name", ["regression", "multi_label_classification"])
 def test_the_problem_type_determines_the_task(tmp_path, name):
     assert huggingface.read(write_classifier(tmp_path, name)).task["name"] == name
-    checkpoint, _ = small("classification")
+    checkpoint = small("classification")
     checkpoint.task["name"] = name
     assert_round_trip(checkpoint, tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["problem_type"] == name
 
 
 def test_the_settings_of_a_task_are_restored_unless_its_labels_were_changed(tmp_path):
-    checkpoint, _ = small("classification")
+    checkpoint = small("classification")
     checkpoint.task["settings"] |= {"text": "a", "second_text": "b", "max_length": 17}
     assert_round_trip(checkpoint, tmp_path)
     edit(tmp_path, id2label={"0": "a", "1": "b", "2": "c"})
@@ -613,7 +616,7 @@ def test_max_length_is_limited_by_the_tokenizer_and_the_positions(tmp_path, limi
 
 
 def test_the_padding_token_is_that_of_the_vocabulary(tmp_path):
-    checkpoint, _ = small()
+    checkpoint = small()
     pieces = [PIECES[1], PIECES[0], *PIECES[2:]]
     huggingface.write(dataclasses.replace(checkpoint, tokenizer=bert_tf.Tokenizer(pieces)), str(tmp_path))
     assert json.loads((tmp_path / "config.json").read_text())["pad_token_id"] == 1
@@ -621,7 +624,7 @@ def test_the_padding_token_is_that_of_the_vocabulary(tmp_path):
 
 @pytest.mark.parametrize(("family", "padding"), [("bert", 0), ("roberta", 1)])
 def test_another_padding_token_than_the_tokenizers_is_reported(tmp_path, family, padding):
-    checkpoint, _ = member(family, "masked_lm")
+    checkpoint = member(family, "masked_lm")
     huggingface.write(checkpoint, str(tmp_path))
     assert not any("pad_token_id" in note for note in huggingface.read(str(tmp_path)).warnings)
     edit(tmp_path, "config.json", pad_token_id=1 - padding)
@@ -632,7 +635,7 @@ def test_another_padding_token_than_the_tokenizers_is_reported(tmp_path, family,
 
 @pytest.mark.parametrize("mark", ["tokenizer", "wordpiece"])
 def test_a_bert_written_without_a_tokenizer_is_read_without_one(tmp_path, mark):
-    huggingface.write(dataclasses.replace(small()[0], tokenizer=None), str(tmp_path))
+    huggingface.write(dataclasses.replace(small(), tokenizer=None), str(tmp_path))
     assert json.loads((tmp_path / "config.json").read_text())["bert_tf"] == {"tokenizer": False}
     edit(tmp_path, bert_tf={mark: False})
     assert huggingface.read(str(tmp_path)).tokenizer is None
@@ -645,7 +648,8 @@ def test_a_bert_written_without_a_tokenizer_is_read_without_one(tmp_path, mark):
 
 
 def test_a_roberta_without_a_vocabulary_is_read_without_a_tokenizer(tmp_path):
-    checkpoint, model = member("roberta", "masked_lm")
+    checkpoint = member("roberta", "masked_lm")
+    model = model_of(checkpoint)
     checkpoint = dataclasses.replace(checkpoint, tokenizer=None)
     assert_round_trip(checkpoint, tmp_path)
     again, tokenizer, _ = load_model(str(tmp_path))
@@ -656,7 +660,7 @@ def test_a_roberta_without_a_vocabulary_is_read_without_a_tokenizer(tmp_path):
 
 
 def test_robertas_masked_lm_head_has_its_own_activation(tmp_path):
-    huggingface.write(member("roberta", "masked_lm")[0], str(tmp_path))
+    huggingface.write(member("roberta", "masked_lm"), str(tmp_path))
     edit(tmp_path, hidden_act="relu")
     checkpoint = huggingface.read(str(tmp_path))
     assert checkpoint.head is None
@@ -670,7 +674,7 @@ def test_robertas_masked_lm_head_has_its_own_activation(tmp_path):
 
 
 def test_opening_reads_no_values_but_copies_of_tied_tensors(tmp_path, monkeypatch):
-    huggingface.write(small("masked_lm")[0], str(tmp_path))
+    huggingface.write(small("masked_lm"), str(tmp_path))
     edit_tensors(tmp_path, **{"cls.predictions.decoder.bias": np.zeros(len(PIECES), np.float32)})
     edit_tensors(tmp_path, **{"cls.predictions.bias": np.zeros(len(PIECES), np.float32)})
     opened, read = [], safetensors._read
@@ -694,14 +698,14 @@ def shard(path):
 
 
 def test_shards_are_read_as_one_model(tmp_path):
-    checkpoint, _ = small("classification")
+    checkpoint = small("classification")
     huggingface.write(checkpoint, str(tmp_path))
     shard(tmp_path)
     assert_same(checkpoint, huggingface.read(str(tmp_path)))
 
 
 def test_an_index_that_lists_no_files_is_named(tmp_path):
-    huggingface.write(small()[0], str(tmp_path))
+    huggingface.write(small(), str(tmp_path))
     shard(tmp_path)
     for content, found in (("[]", "[]"), ("{}", "'weight_map'")):
         (tmp_path / "model.safetensors.index.json").write_text(content)
@@ -710,7 +714,7 @@ def test_an_index_that_lists_no_files_is_named(tmp_path):
 
 
 def test_a_missing_or_truncated_shard_is_named(tmp_path):
-    huggingface.write(small("classification")[0], str(tmp_path))
+    huggingface.write(small("classification"), str(tmp_path))
     _, second = shard(tmp_path)
     (tmp_path / second).write_bytes((tmp_path / second).read_bytes()[:-4])
     with raises(DataError, second):
@@ -722,7 +726,7 @@ def test_a_missing_or_truncated_shard_is_named(tmp_path):
 
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/outside.safetensors", "", ".", "a\0b", "\ud800"])
 def test_an_index_may_only_list_files_beside_it(tmp_path, name):
-    huggingface.write(small()[0], str(tmp_path))
+    huggingface.write(small(), str(tmp_path))
     shard(tmp_path)
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"pooler.dense.bias": name}}))
@@ -778,7 +782,7 @@ def test_an_untied_setting_is_not_written_back(tmp_path, tensors):
 
 @pytest.mark.parametrize("head", NO_POOLER)
 def test_a_pooler_that_the_class_lacks_is_not_written(tmp_path, head):
-    checkpoint, _ = small(head, pooler=True)
+    checkpoint = small(head, pooler=True)
     names = huggingface.write(checkpoint, str(tmp_path))
     assert (
         checkpoint.unused_tensors.keys() == {"pooler/kernel", "pooler/bias"} == checkpoint.tensors.keys() - names.keys()
@@ -789,13 +793,14 @@ def test_a_pooler_that_the_class_lacks_is_not_written(tmp_path, head):
 
 
 def test_the_report_of_an_encoder_without_pooler_says_how_to_open_it(tmp_path):
-    checkpoint, _ = small(pooler=False)
+    checkpoint = small(pooler=False)
     assert_round_trip(checkpoint, tmp_path)
     assert any("add_pooling_layer=False" in note for note in checkpoint.warnings)
 
 
 def test_a_model_without_token_types_gets_a_row_of_zeros(tmp_path):
-    checkpoint, model = small(type_vocab_size=0)
+    checkpoint = small(type_vocab_size=0)
+    model = model_of(checkpoint)
     names = huggingface.write(checkpoint, str(tmp_path))
     assert names.keys() == checkpoint.tensors.keys()
     assert any("one row of zeros" in note for note in checkpoint.warnings)
@@ -808,7 +813,7 @@ def test_a_model_without_token_types_gets_a_row_of_zeros(tmp_path):
 
 
 def test_optimizer_state_is_not_written(tmp_path):
-    checkpoint, _ = small()
+    checkpoint = small()
     checkpoint = dataclasses.replace(checkpoint, slots={"pooler/bias/m": checkpoint.tensors["pooler/bias"]}, step=7)
     names = huggingface.write(checkpoint, str(tmp_path))
     assert checkpoint.unused_tensors.keys() == {"pooler/bias/m", "step"}
@@ -834,7 +839,7 @@ def test_optimizer_state_is_not_written(tmp_path):
 )
 def test_a_model_without_a_class_in_transformers_is_refused(tmp_path, make, culprit):
     with raises(ConfigError, culprit, "--format=bert_tf"):
-        huggingface.write(make()[0], str(tmp_path))
+        huggingface.write(make(), str(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
@@ -929,7 +934,7 @@ def test_a_model_with_an_unsupported_tokenizer_is_read_without_one(tmp_path, ten
     checkpoint = huggingface.read(path)
     assert checkpoint.tokenizer is None
     assert any(reason in note for note in checkpoint.warnings)
-    with raises(DataError, path, reason, "vocab.txt or the .model"):
+    with raises(DataError, path, reason, "the .model file", "vocab.txt"):
         checkpoint.tokenizer_of_text(path)
 
 

@@ -101,7 +101,7 @@ TENSORS = {
 
 @pytest.mark.parametrize("family, head", TENSORS)
 def test_the_tensors_are_those_of_transformers(tmp_path, family, head):
-    checkpoint, _ = small_checkpoint(head, **FAMILIES[family])
+    checkpoint = small_checkpoint(head, **FAMILIES[family])
     checkpoint.tokenizer = None
     huggingface.write(checkpoint, str(tmp_path))
     with safe_open(tmp_path / "model.safetensors", "np") as file:
@@ -125,7 +125,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("family", SETTINGS)
 def test_the_settings_are_those_of_transformers(tmp_path, family):
-    huggingface.write(small_checkpoint("masked_lm", **FAMILIES[family])[0], str(tmp_path))
+    huggingface.write(small_checkpoint("masked_lm", **FAMILIES[family]), str(tmp_path))
     written = json.loads((tmp_path / "config.json").read_text())
     assert written | SETTINGS[family] == written
     assert family == "distilbert" or "dim" not in written

@@ -61,7 +61,7 @@ def publish(tmp_path):
         folder = tmp_path / "published"
         keras.utils.set_random_seed(0)
         (folder / below).mkdir(parents=True)
-        checkpoint, _ = small_checkpoint(initializer_range=0.3)
+        checkpoint = small_checkpoint(initializer_range=0.3)
         checkpoint.tokenizer = bert_tf.Tokenizer(checkpoint.tokenizer.vocab, lower_case=True)
         huggingface.write(checkpoint, str(folder / below))
         width = 32 * len(pools)

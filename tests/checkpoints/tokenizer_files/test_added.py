@@ -85,7 +85,7 @@ def test_a_mask_that_takes_no_space_along_is_read_so(tmp_path):
 def test_added_pieces_stay_when_a_vocabulary_is_trimmed_and_what_is_written_fits(kind, tmp_path):
     tokenizer = learned(kind).tokenizer
     checkpoint = dataclasses.replace(
-        small_checkpoint("masked_lm", vocab_size=tokenizer.vocab_size + len(ADDED))[0],
+        small_checkpoint("masked_lm", vocab_size=tokenizer.vocab_size + len(ADDED)),
         tokenizer=made(kind, ADDED),
         # As of a directory that Transformers 5 wrote, of which the ids are no longer those of the vocabulary.
         source_metadata={

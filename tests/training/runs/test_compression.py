@@ -56,7 +56,7 @@ def model_dir(data, tmp_path_factory):
     tokenizer = learned("wordpiece").tokenizer
     sizes = {"vocab_size": tokenizer.vocab_size, "hidden_size": 64, "num_layers": 2, "num_heads": 4}
     folder = tmp_path_factory.mktemp("model")
-    checkpoint = dataclasses.replace(small_checkpoint(**sizes)[0], tokenizer=tokenizer)
+    checkpoint = dataclasses.replace(small_checkpoint(**sizes), tokenizer=tokenizer)
     directory.write(checkpoint, str(folder / "encoder"))
     classifier = bert_tf.TextClassifier.from_pretrained(folder / "encoder", max_length=24)
     classifier.fit(bert_tf.read("sst", data), epochs=1, batch_size=32, dtype="float32")
