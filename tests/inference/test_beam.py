@@ -190,7 +190,7 @@ def test_files_not_written_by_a_run_are_not_removed(single, tmp_path):
         mine.unlink()
 
 
-# Links to a file are compared in tests/test_files.py.
+# tests/test_programs.py has outputs that are inputs by a link.
 @pytest.mark.parametrize(
     "link", [None, *(pytest.param(link, marks=pytest.mark.slow) for link in (os.symlink, os.link))]
 )
