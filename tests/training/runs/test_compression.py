@@ -1,9 +1,12 @@
 """compress: the cheapest step that meets a target, measured on the exports, and nothing done twice."""
 
 import dataclasses
+import functools
 import json
+import math
 import os
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -22,6 +25,7 @@ from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.inputs.identity import file_identity
 from bert_tf.model.pruning import layer_weights
 from bert_tf.report.file_reporter import FileReporter
+from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.question_answering import QuestionAnswering
 from bert_tf.text import Tokenizer
 from bert_tf.training.runs import compression, compression_steps
@@ -35,6 +39,22 @@ from tests.learned import learned
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
 CHEAP = STEPS[:3]
+SECONDS_OF = latency.seconds_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def asked():
+    """The (requests, threads) that are timed, by no other process: request n takes n milliseconds of one thread."""
+    asked = []
+
+    def seconds_of(version, bodies, threads):
+        asked.append((bodies, threads))
+        return [number / 1000 / threads for number in range(1, len(bodies) + 1)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(latency, "seconds_of", seconds_of)
+        patch.setattr(compression, "export_run", functools.partial(compression.export_run, check=False))
+        yield asked
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +113,16 @@ def test_each_step_is_measured_on_its_export(done, model_dir, data):
         assert row["megabytes"] == sum(map(os.path.getsize, files)) / 1e6
         low, high = row["interval"]
         assert low <= row["value"] <= high
-        assert min(row["ms_1_thread"], row["ms_2_threads"], row["texts_per_second"]) > 0
+        # 50 texts alone, then 32 in one batch, in 51 ms.
+        assert (row["ms_1_thread"], row["ms_2_threads"]) == pytest.approx((25.5, 12.75))
+        assert row["texts_per_second"] == pytest.approx(32 / 0.051)
     assert (results["metric"], results["examples"]) == ("accuracy", 100)
+
+
+def test_a_new_process_tells_the_time_of_each_request(done):
+    bodies = [{"signature_name": "serving_default", "inputs": {"text": texts}} for texts in (["good"], ["bad", "a"])]
+    found = SECONDS_OF(done[1]["rows"][0]["export"], bodies, 2)
+    assert len(found) == 2 and min(found) > 0
 
 
 def test_the_trimmed_model_answers_the_training_texts_as_before(done, model_dir, data):
@@ -155,32 +183,81 @@ def pretrained():
     return next(step.make for step in STEPS if step.name == "pretrained")
 
 
-def test_a_student_is_pretrained_on_the_texts_before_it_is_distilled_and_resumes(
-    pretrained, model_dir, data, tmp_path, monkeypatch, capsys
-):
-    texts, path = tmp_path / "more.jsonl", str(tmp_path / "step/model")
+@pytest.fixture
+def student(model_dir, data, tmp_path, monkeypatch):
+    """The job of a student of one layer, with further texts, and the folder of its model."""
+    texts, path = tmp_path / "more.jsonl", tmp_path / "step/model"
     texts.write_text('{"sentence": "A qqqqq film."}\n{"sentence": "Two\\nlines of qqqqq."}\n')
     small = dataclasses.replace(
         compression_steps._STUDENT, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32
     )
     for name, value in {"_STUDENT": small, "_PIECES": 200, "_LEAST_UPDATES": 3, "_PASSES": 0.1}.items():
         monkeypatch.setattr(compression_steps, name, value)
-    job = job_of(model_dir, data, texts)
+    return job_of(model_dir, data, texts), path
+
+
+def test_a_student_is_pretrained_on_the_texts_before_it_is_distilled(
+    pretrained, student, model_dir, monkeypatch, capsys
+):
+    (job, path), ran = student, []
+
+    def pretrain(config, folder, strategy, *, initialize=None, dry_run=False, **_):
+        ran.append((config.check(), folder, dry_run))
+        if not dry_run:
+            encoder = bert_tf.BertEncoder(dataclasses.replace(config.model, vocab_size=vocabulary().vocab_size))
+            before = encoder.embeddings.word_embeddings.numpy()
+            initialize(MaskedLM(vocabulary(), 24).build(encoder))
+            assert (encoder.embeddings.word_embeddings.numpy() != before).any()
+        return {"seconds": 601.0}
+
+    def vocabulary():
+        return Tokenizer(str(path.parent / "vocab.txt"))
+
+    def finetune(config, data_dir, init, folder, strategy, *, teacher, **_):
+        assert (config.check().distillation.texts, data_dir, folder, teacher) == (
+            job.texts,
+            job.data_dir,
+            str(path),
+            model_dir,
+        )
+        ran.append(init)
+
+    monkeypatch.setattr(compression_steps, "pretrain", pretrain)
+    monkeypatch.setattr(compression_steps, "finetune", finetune)
+    assert pretrained(job, model_dir, str(path)) == ""
+    encoder = str(path.parent / "encoder")
+    assert [one[1:] for one in ran[:2]] == [(encoder, True), (encoder, False)] and ran[2:] == [encoder]
+    lines = (path.parent / "texts.txt").read_text().split("\n\n")
+    assert len(lines) == 203 and lines[200:] == ["A qqqqq film.", "Two lines of qqqqq.", ""]
+    config = ran[0][0]
+    assert vocabulary().vocab_size <= 200 and config.model.hidden_size == 16
+    assert (config.data.max_length, config.train.batch_size, config.train.steps) == (24, 4096 // 24, 3)
+    # A pass over the texts takes as long as its share of the pre-training; the teacher has 6 times the weights.
+    with open(path.parent / "texts.txt", "rb") as file:
+        passes = 3 * 24 * (4096 // 24) / len(vocabulary().tokenize(file.read().splitlines()).flat_values)
+    ratio = layer_weights(directory.read(model_dir).config) / layer_weights(config.model)
+    minutes = math.ceil(601 * (5 + ratio / 3) / passes / 60)
+    assert f"takes about 11 minutes, and then the distillation about {minutes:,};" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_pretrained_student_whose_distillation_was_killed_resumes(
+    pretrained, student, model_dir, monkeypatch, capsys
+):
+    job, path = student
 
     def killed(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(compression_steps, "finetune", killed)
-        pretrained(job, model_dir, path)
+        pretrained(job, model_dir, str(path))
     assert "the pre-training, on" in capsys.readouterr().out
-    encoder = tmp_path / "step/encoder"
+    encoder = path.parent / "encoder"
     before = (encoder / "model.safetensors").read_bytes()
-    assert pretrained(job, model_dir, path) == ""
+    assert pretrained(job, model_dir, str(path)) == ""
     assert "the pre-training" not in capsys.readouterr().out and (encoder / "model.safetensors").read_bytes() == before
-    lines = (tmp_path / "step/texts.txt").read_text().split("\n\n")
-    assert len(lines) == 203 and lines[200:] == ["A qqqqq film.", "Two lines of qqqqq.", ""]
-    student, results = directory.read(path), directory.read_results(path)
+    student, results = directory.read(str(path)), directory.read_results(str(path))
     assert student.config.hidden_size == 16 and student.tokenizer.vocab_size <= 200
     assert results["init"] == str(encoder) and results["teacher"] == model_dir
     assert set(results["inputs"]) >= {"train", "texts"}
@@ -355,20 +432,20 @@ def test_a_folder_of_an_earlier_version_is_refused(done, model_dir, data, tmp_pa
         run(model_dir, data, output, Target(megabytes=1.0), steps=CHEAP)
 
 
-def test_the_time_of_other_texts_counts(model_dir, data, tmp_path, monkeypatch):
+def test_the_time_of_other_texts_counts(done, asked, model_dir, data, tmp_path, monkeypatch):
     (tmp_path / "texts.tsv").write_text("a long text\t1\nshort\t0\n")
-    asked, seconds_of = [], latency.seconds_of
-
-    def recorded(version, bodies, threads):
-        asked.extend(bodies)
-        return seconds_of(version, bodies, threads)
-
-    monkeypatch.setattr(latency, "seconds_of", recorded)
+    monkeypatch.setattr(
+        compression,
+        "export_run",
+        lambda _, folder, **__: types.SimpleNamespace(path=shutil.copytree(done[0] / "original/export/1", folder)),
+    )
+    asked.clear()
     texts = str(tmp_path / "texts.tsv")
     results = run(model_dir, data, tmp_path / "to", Target(milliseconds=1e6), steps=CHEAP, texts=texts)
     assert (results["best"], results["target"], results["examples"]) == ("original", {"ms_1_thread": 1e6}, 100)
     alone, together = ["a long text"], ["a long text", "short"]
-    assert [body["inputs"]["text"] for body in asked] == 2 * [alone, together[1:], together]  # with 1 and 2 threads
+    found = [[body["inputs"]["text"] for body in bodies] for bodies, _ in asked]
+    assert found == 2 * [[alone, together[1:], together]] and [threads for _, threads in asked] == [1, 2]
 
 
 @pytest.mark.parametrize(
