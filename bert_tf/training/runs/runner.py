@@ -215,9 +215,10 @@ class Runner:
             costs.append((work, seconds, work.flops(length) / seconds))
         grown = dry_run.peak_bytes() - before
         most = peak_flops(self.strategy, self.dtype)
-        for work, source, phase in zip(works, inputs, trainer.phases, strict=True):
+        firsts = [next(iter(source.batches(0))) for source in inputs]
+        for work, source, phase, first in zip(works, inputs, trainer.phases, firsts, strict=True):
             rows = work.batch_size // self.strategy.num_replicas_in_sync // phase.config.accumulation
-            microbatch = {name: value[:rows] for name, value in next(iter(source.batches(0))).items()}
+            microbatch = {name: value[:rows] for name, value in first.items()}
             kept.append(dry_run.kept_bytes(task.objective, model, source.prepare(microbatch), remat=self.config.remat))
         size = 4 * model.count_params()
         parts = parallel_parts(self.strategy)
@@ -226,8 +227,7 @@ class Runner:
         if task.objective.teacher_size:
             memory["weights of the teacher"] = 4 * task.objective.teacher_size
         memory |= {"total": sum(memory.values()), "measured in training": grown}
-        whole = next(iter(inputs[0].batches(0)))
-        texts = dry_run.example_texts(whole, inputs[0].prepare(whole), task.tokenizer, swapped=swapped)
+        texts = dry_run.example_texts(firsts[0], inputs[0].prepare(firsts[0]), task.tokenizer, swapped=swapped)
         plan = dry_run.plan_text(
             counts=dry_run.parameters(model),
             memory=memory,

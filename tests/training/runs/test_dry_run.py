@@ -9,6 +9,7 @@ import tensorflow as tf
 from bert_tf.config import PretrainingData
 from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.dataset import pretraining_dataset
+from bert_tf.inputs.corpus.languages import Language
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.runs import dry_run
@@ -81,6 +82,13 @@ def test_an_epoch_too_long_to_count_is_estimated(tmp_path, tokenizer, monkeypatc
     estimated, how = dry_run.rows_per_epoch(Corpus([str(path)], tokenizer, data), batches)
     assert how == "estimated from the text's size and a sample of 256"
     assert estimated == pytest.approx(counted, rel=0.25)
+
+
+def test_a_language_that_is_sampled_more_often_is_read_more_often():
+    en, ko = Language("en", 0, (), text_share=0.75, share=0.6), Language("ko", 1, (), text_share=0.25, share=0.4)
+    head, *_, first, second = dry_run.languages_text([en, ko], 2.0).rstrip().splitlines()
+    assert head == "Languages"
+    assert (first.split(), second.split()) == (["en", "75.0%", "60.0%", "2.0"], ["ko", "25.0%", "40.0%", "4.0"])
 
 
 @pytest.mark.slow
