@@ -118,12 +118,14 @@ CASES = {
 }
 
 
-def made(case):
+def made(case, languages=()):
     """Task, model, teacher and features."""
     settings, larger, *_ = CASES[case]
     encoder = BertEncoder(larger, name="teacher")
     teacher = randomize(BertPretrainer(encoder, next_sentence=False) if case == "distilbert" else encoder, 1, 0.4)
-    task = DistilledEncoder(TOKENIZER, 24, objective=case, settings=settings, student=STUDENT, teacher=teacher)
+    task = DistilledEncoder(
+        TOKENIZER, 24, languages, objective=case, settings=settings, student=STUDENT, teacher=teacher
+    )
     model = randomize(task.build(BertEncoder(STUDENT)), scale=0.4)
     return task, model, teacher, {name: tf.constant(value) for name, value in spanbert_features().items()}
 
@@ -143,9 +145,10 @@ def total(losses, factors):
 
 @pytest.mark.parametrize("case", CASES)
 def test_losses_are_those_of_the_definitions(case):
-    task, model, teacher, features = made(case)
+    task, model, teacher, features = made(case, ("en", "ko"))
     rows = {name: value.numpy() for name, value in features.items()}
     want = defined(case, values_of(model), values_of(teacher), rows)
+    features["language_ids"] = tf.repeat([[0], [1]], [1, 3], axis=0) * tf.ones([4, 24], tf.int32)
     outputs = model({tensor.name: features[tensor.name] for tensor in model.inputs})
     got = task.objective.loss_and_metrics(features, outputs)
     assert got.keys() == {*task.objective.losses, *task.objective.metric_names}
@@ -154,6 +157,10 @@ def test_losses_are_those_of_the_definitions(case):
     for name, pair in want.items():
         np.testing.assert_allclose(got[name], pair, rtol=2e-5, err_msg=name)
         np.testing.assert_allclose(divisors[name], pair[1], atol=2e-5)
+    english = defined(case, values_of(model), values_of(teacher), {name: value[:1] for name, value in rows.items()})
+    for name, pair in english.items():
+        np.testing.assert_allclose(got[f"en/{name}"], pair, rtol=2e-5, err_msg=name)
+        np.testing.assert_allclose(got[f"ko/{name}"], np.subtract(want[name], pair), rtol=1e-4, err_msg=name)
     means = {name: float(value / weight) for name, (value, weight) in got.items() if name in want}
     assert task.objective.total(means) == pytest.approx(total(want, CASES[case][5]), rel=1e-5)
     padding, positions = got["padding_share"]

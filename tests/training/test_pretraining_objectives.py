@@ -12,6 +12,7 @@ import tensorflow as tf
 from bert_tf.checkpoints import directory
 from bert_tf.config import PretrainConfig, PretrainingData, TokenizerConfig
 from bert_tf.errors import ConfigError
+from bert_tf.report.file_reporter import languages_table
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.replaced_tokens import ReplacedTokenDetection
 from bert_tf.training.loop import Trainer
@@ -21,12 +22,17 @@ from tests.model.small import features
 from tests.training.interrupted import stopped
 from tests.training.test_pretraining_runs import STRATEGY, TRAIN, WORDS, model_config, sentences
 
+PACKED = "electra, packed, masked on the device"
 CASES = {
     "electra": {"objective": "electra"},
-    "electra, packed, masked on the device": {"objective": "electra", "pack": True, "mask_on": "device"},
+    PACKED: {"objective": "electra", "pack": True, "mask_on": "device"},
     "span_boundary": {"objective": "span_boundary", "masking": "span"},
 }
-STEPS = 6
+STEPS, EXPONENT = 6, 0.5
+
+
+def cases(*quick):
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in quick)) for name in CASES]
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +45,23 @@ def corpora(tmp_path_factory):
 
 
 def run(corpora, model_dir, strategy=STRATEGY, **data):
-    """Trains on two languages; the results."""
-    files = f"en:{corpora}/en.txt,ko:{corpora}/ko.txt"
+    """Trains on two languages, or packed rows of one; the results."""
+    one, validation = f"{corpora}/en.txt", f"{corpora}/ko.txt"
+    if not data.get("pack"):
+        data |= {"languages": f"en:{one},ko:{validation}", "language_exponent": EXPONENT}
+        one, validation = "/nowhere.txt", f"ko:{validation}"  # `input` is not read
     config = PretrainConfig(
-        validation=f"ko:{corpora}/ko.txt",
+        input=one,
+        validation=validation,
         tokenizer=TokenizerConfig(vocab=str(corpora / "vocab.txt")),
         model=model_config(dropout=0.0, attention_dropout=0.0),
-        data=PretrainingData(pairs="none", max_length=32, max_predictions=5, languages=files, **data),
+        data=PretrainingData(pairs="none", max_length=32, max_predictions=5, **data),
         train=dataclasses.replace(TRAIN, steps=STEPS, learning_rate=1e-2, save_every=STEPS // 2),
     )
     return pretrain(config, str(model_dir), strategy)
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=cases(PACKED, "span_boundary"))
 def trained(request, corpora, tmp_path_factory):
     """The data settings of a run, its directory and its results."""
     model_dir = tmp_path_factory.mktemp("run") / "model"
@@ -72,13 +82,33 @@ def test_curves_and_evaluations_have_both_losses_of_the_whole_and_of_each_langua
         assert point["loss"] == pytest.approx(point["mlm_loss"] + factor * point[f"{second}_loss"], rel=1e-5)
         assert 0 <= point[f"{second}_accuracy"] <= 1
     final = results["final"]
-    assert final[f"ko/{second}_loss"] == pytest.approx(final[f"{second}_loss"], rel=1e-5)
+    if "languages" in results:  # validation text of Korean only
+        assert final[f"ko/{second}_loss"] == pytest.approx(final[f"{second}_loss"], rel=1e-5)
     # Untrained, a detector is undecided and a predictor guesses one of 45 words; then the loss falls.
     first, last = (evaluation[f"{second}_loss"] for evaluation in results["evaluations"])
     assert last < first == pytest.approx(np.log(2 if second == "rtd" else len(WORDS)), abs=0.1)
     if second == "rtd":
         # 15% are masked; of 40 words, the generator hits few.
         assert all(0.1 < point["replaced_share"] < 0.17 for point in results["history"])
+
+
+@pytest.mark.parametrize("trained", ["span_boundary"], indirect=True)
+def test_a_run_on_two_languages_reports_loss_accuracy_and_tokens_of_each(trained, corpora):
+    results = trained[2]
+    text, ko, history, final = results["languages"], "ko/mlm_loss", results["history"], results["final"]
+    assert [row["language"] for row in text] == ["en", "ko"]
+    sizes = [(corpora / f"{name}.txt").stat().st_size for name in ("en", "ko")]
+    assert text[1]["text_share"] == pytest.approx(sizes[1] / sum(sizes))
+    assert text[1]["share"] == pytest.approx(sizes[1] ** EXPONENT / sum(size**EXPONENT for size in sizes))
+    read = sum((1 - point["padding_share"]) * 4 * 32 for point in history)
+    assert text[0]["tokens"] + text[1]["tokens"] == pytest.approx(read)
+    assert all(row["tokens"] == sum(point[f"{row['language']}/tokens"] for point in history) for row in text)
+    # Validation text of Korean only: the whole is Korean, and the metrics of English are unknown.
+    assert final["mlm_loss"] == pytest.approx(final[ko]) == text[1]["mlm_loss"] and "en/mlm_loss" not in final
+    assert final["ko/mlm_accuracy"] == pytest.approx(final["mlm_accuracy"])
+    table = languages_table(text)
+    assert "mlm_accuracy" in table and f"{text[0]['tokens']:,}" in table
+    assert results["inputs"]["input"].keys() == {"en", "ko"}
 
 
 def test_the_models_are_saved_as_those_that_are_used(trained):
@@ -109,6 +139,7 @@ def test_the_models_are_saved_as_those_that_are_used(trained):
     assert answer["tokens"].shape == (1, 1, 5)
 
 
+@pytest.mark.parametrize("trained", cases(PACKED), indirect=True)
 def test_a_resumed_run_ends_bit_for_bit_as_without_interruption(trained, corpora, tmp_path):
     data, model_dir, results = trained
     again = stopped(model_dir, tmp_path / "again")
@@ -126,6 +157,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_without_interruption(trained, corpora
         assert files[0].read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.slow  # tests/tasks/test_masking_on_device.py compares the batches
 def test_a_run_masked_on_the_device_equals_one_masked_on_the_host(corpora, tmp_path):
     host, device = (run(corpora, tmp_path / where, objective="electra", mask_on=where) for where in ("host", "device"))
     assert host["final"].keys() == device["final"].keys()
@@ -135,7 +167,7 @@ def test_a_run_masked_on_the_device_equals_one_masked_on_the_host(corpora, tmp_p
     ]
 
 
-@pytest.mark.parametrize("trained", ["electra"], indirect=True)
+@pytest.mark.parametrize("trained", [PACKED], indirect=True)
 def test_files_of_others_where_the_generator_will_be_are_refused_before_the_training(trained, corpora, tmp_path):
     data, model_dir, _ = trained
     shutil.copy(model_dir / "run.json", tmp_path)

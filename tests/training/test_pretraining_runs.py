@@ -1,8 +1,9 @@
 """Complete runs with invalid input: each error names its cause and location before anything is written."""
 
+import contextlib
 import dataclasses
+import io
 import json
-import logging
 import shutil
 import threading
 from unittest.mock import Mock
@@ -11,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 from safetensors.numpy import load_file, save_file
 
 from bert_tf.checkpoints import directory
@@ -26,11 +28,9 @@ from bert_tf.config import (
 )
 from bert_tf.config.train import RECIPES
 from bert_tf.errors import BertTfError, ConfigError, DataError
-from bert_tf.inputs.corpus.corpus import Corpus
-from bert_tf.inputs.corpus.dataset import pretraining_dataset
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
-from bert_tf.report.file_reporter import FileReporter, languages_table
+from bert_tf.report.file_reporter import FileReporter
 from bert_tf.tasks.labels import LabelsCodec
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.mlm_and_nsp import Pretraining
@@ -57,17 +57,10 @@ def sentences(seed=0, documents=12):
     return "\n\n".join("\n".join(next(words) for _ in range(5)) for _ in range(documents)) + "\n"
 
 
-@pytest.fixture
-def vocab(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(WORDS) + "\n")
-    return path
-
-
-@pytest.fixture
-def pretrain(tmp_path, vocab):
+def starter(tmp_path):
     """A function that pre-trains on the given bytes, with some fields of the config changed."""
-    model_dir = tmp_path / "model"
+    vocab, model_dir = tmp_path / "vocab.txt", tmp_path / "model"
+    vocab.write_text("\n".join(WORDS) + "\n")
 
     def start(text, dry_run=False, accept_config_change=False, **fields):
         (tmp_path / "corpus.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -84,16 +77,13 @@ def pretrain(tmp_path, vocab):
     return start
 
 
-CORPORA = {
-    "empty": (b"", "corpus.txt"),
-    "one sentence": (b"only one .\n", "only one document"),
-    "blank lines only": (b"\n\n\n", "has no text"),
-    "UTF-16": (sentences().encode("utf-16"), "corpus.txt: byte 0"),
-    "CP949": (
-        "한국어 문장입니다 .\n\n다른 문서입니다 .\n".encode("cp949"),
-        "corpus.txt:1",
-    ),
-}
+@pytest.fixture
+def pretrain(tmp_path):
+    return starter(tmp_path)
+
+
+# Others are in tests/inputs/corpus.
+CORPORA = {"one sentence": (b"only one .\n", "only one document"), "UTF-16": (sentences().encode("utf-16"), ": byte 0")}
 
 
 @pytest.mark.parametrize("case", CORPORA)
@@ -104,51 +94,19 @@ def test_an_invalid_corpus_is_refused_before_anything_is_written(pretrain, tmp_p
     assert not (tmp_path / "model").exists()
 
 
-def test_a_run_on_two_languages_reports_loss_accuracy_and_tokens_of_each(pretrain, tmp_path):
-    for name, documents in (("en", 60), ("ko", 12)):
-        (tmp_path / f"{name}.txt").write_text(sentences(len(name), documents))
-    languages = f"en:{tmp_path}/en.txt,ko:{tmp_path}/ko.txt"
-    data = PretrainingData(max_length=32, max_predictions=3, languages=languages, language_exponent=0.5)
-    train = dataclasses.replace(TRAIN, steps=6)
-    # Text that is named by `input` is not read.
-    results = pretrain("", data=data, train=train, validation=f"ko:{tmp_path}/ko.txt")
-    text, ko = results["languages"], "ko/mlm_loss"
-    assert [row["language"] for row in text] == ["en", "ko"]
-    sizes = [(tmp_path / f"{name}.txt").stat().st_size for name in ("en", "ko")]
-    assert text[1]["text_share"] == pytest.approx(sizes[1] / sum(sizes))
-    assert text[1]["share"] == pytest.approx(sizes[1] ** 0.5 / sum(size**0.5 for size in sizes))
-    history = results["history"]
-    read = sum((1 - point["padding_share"]) * 4 * 32 for point in history)
-    assert text[0]["tokens"] + text[1]["tokens"] == pytest.approx(read)
-    assert all(row["tokens"] == sum(point[f"{row['language']}/tokens"] for point in history) for row in text)
-    # Validation text of Korean only: the whole is Korean, and the metrics of English are unknown.
-    final = results["final"]
-    assert final["mlm_loss"] == pytest.approx(final[ko]) == text[1]["mlm_loss"] and "en/mlm_loss" not in final
-    assert final["ko/nsp_accuracy"] == pytest.approx(final["nsp_accuracy"])
-    table = languages_table(text)
-    assert "mlm_accuracy" in table and f"{text[0]['tokens']:,}" in table
-    assert results["inputs"]["input"].keys() == {"en", "ko"}
-    plan = pretrain("", data=data, train=train, dry_run=True)["plan"]
-    assert plan.startswith("Languages\n") and "of the tokens" in plan
-
-
 def test_a_packed_run_reports_its_padding_and_recipe_and_saves_a_model_for_single_sequences(pretrain, tmp_path):
     data = PretrainingData(max_length=32, max_predictions=5, pack=True, short_sequence_rate=1.0)
     results = pretrain(sentences(), data=data, train=dataclasses.replace(TRAIN, recipe="google"))
-    corpus = Corpus([str(tmp_path / "corpus.txt")], Tokenizer(WORDS), dataclasses.replace(data, pack=False))
-    single = pretraining_dataset(corpus, seed=0, epoch=0, batch_size=4).as_numpy_iterator()
-    padding = np.mean([batch["input_mask"] == 0 for batch in single])
-    assert 0 < results["final"]["padding_share"] < padding / 2
+    # Sequences of 5 to 32 tokens, of which half would be padding.
+    assert 0 < results["final"]["padding_share"] < 0.2
     task, model = directory.load_task(str(tmp_path / "model"))
     assert isinstance(task, Pretraining) and not model.encoder.packed
     names = {tensor.name for tensor in model.inputs}
     assert names == {"input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions"}
-    # The recipe is recorded as the settings that it stands for, and compared when the run resumes.
+    # The recipe is recorded as the settings that it stands for.
     recorded = results["config"]["train"]
     assert recorded["learning_rate"] == pytest.approx(1e-4 * 768 / 16)  # BERT's, for this width
     assert {name: recorded[name] for name in RECIPES["google"]} == RECIPES["google"]
-    with raises(ConfigError, "config.train.bias_correction", "False", "True"):
-        pretrain(sentences(), data=data, train=dataclasses.replace(TRAIN, recipe="google", bias_correction=True))
 
 
 # The test of causal language models below trains on unpacked rows of full sentences, too.
@@ -162,16 +120,20 @@ def test_full_sentences_train_a_masked_language_model_alone(pretrain, tmp_path, 
     assert type(task) is MaskedLM and not model.encoder.config.pooler
 
 
-def test_a_causal_language_model_is_trained_and_fine_tuned(pretrain, finetune, tmp_path):
+def test_a_causal_language_model_is_trained_and_fine_tuned_with_the_labels_of_the_examples(tmp_path):
     data = PretrainingData(max_length=32, max_predictions=31, pairs="none", masking="causal_lm")
+    pretrain, model = starter(tmp_path), tmp_path / "model"
     with raises(ConfigError, "model.attention", "'bidirectional'", "data.masking", "'causal_lm'", "'causal'"):
         pretrain(sentences(), data=data)
     results = pretrain(sentences(), data=data, model=model_config(attention="causal"))
     assert results["final"]["mlm_loss"] < np.log(len(WORDS)) * 1.2
     assert results["task"] == "masked_lm" and "nsp_loss" not in results["final"]
-    model = shutil.move(tmp_path / "model", tmp_path / "left")
-    finetune(init=model)
-    assert directory.load_task(str(tmp_path / "model"))[1].get_layer("encoder").config.attention == "causal"
+    finetune = finetuner(tmp_path / "tuned", model)
+    results = finetune(train=f"{HEADER}w1 w2\ta\nw3\tb\n\tb\n \ta\n")
+    assert results["skipped"] == {"train": {"skipped: empty text": 2}, "validation": {}}
+    task, model = directory.load_task(str(tmp_path / "tuned/model"))
+    assert model.get_layer("encoder").config.attention == "causal" and tuple(task.state.labels) == ("a", "b")
+    assert results["final"]["accuracy"] in (0.0, 1.0)  # of the single row
 
 
 def test_a_missing_corpus_is_named(pretrain):
@@ -179,8 +141,8 @@ def test_a_missing_corpus_is_named(pretrain):
         pretrain("", input="/nowhere/*.txt")
 
 
-def test_a_vocabulary_without_mask_is_refused(pretrain, vocab):
-    vocab.write_text("\n".join(word for word in WORDS if word != "[MASK]") + "\n")
+def test_a_vocabulary_without_mask_is_refused(pretrain, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(word for word in WORDS if word != "[MASK]") + "\n")
     with raises(DataError, "vocab.txt", "[MASK]"):
         pretrain(sentences())
 
@@ -203,6 +165,7 @@ def test_a_training_field_out_of_range_is_named(pretrain, field, value):
         pretrain(sentences(), train=dataclasses.replace(TRAIN, **{field: value}))
 
 
+@pytest.mark.slow  # tests/inputs/corpus/test_dataset.py has the dataset alone
 def test_a_batch_larger_than_the_corpus_is_an_error_instead_of_an_endless_loop(pretrain):
     with raises(DataError, "4096"):
         pretrain(sentences(), train=dataclasses.replace(TRAIN, batch_size=4096))
@@ -230,26 +193,30 @@ def pretrained(tmp_path, template):
     return shutil.copytree(template, tmp_path / "pretrained")
 
 
-@pytest.fixture
-def finetune(tmp_path, pretrained):
-    """A function that fine-tunes on two tables given as text."""
+def finetuner(folder, model):
+    """A function that fine-tunes a model on two tables given as text."""
+    folder.mkdir(exist_ok=True)
 
     def start(
         train="sentence\tlabel\nw1 w2\ta\nw3\tb\n",
         dev="sentence\tlabel\nw5\ta\n",
-        init=pretrained,
+        init=model,
         reporter=SILENT,
         **task,
     ):
-        (tmp_path / "train.tsv").write_text(train)
-        (tmp_path / "dev.tsv").write_text(dev)
+        (folder / "train.tsv").write_text(train)
+        (folder / "dev.tsv").write_text(dev)
         fields = {"max_length": 16} | task
         data = ExampleData(text=fields.pop("text", "sentence"))
         config = FinetuneConfig(task=ClassificationConfig(**fields), data=data, train=TRAIN)
-        model = str(tmp_path / "model")
-        return finetuning.finetune(config, str(tmp_path), str(init), model, STRATEGY, reporter=reporter)
+        return finetuning.finetune(config, str(folder), str(init), str(folder / "model"), STRATEGY, reporter=reporter)
 
     return start
+
+
+@pytest.fixture
+def finetune(tmp_path, pretrained):
+    return finetuner(tmp_path, pretrained)
 
 
 HEADER = "sentence\tlabel\n"
@@ -279,32 +246,6 @@ def test_a_file_cannot_be_used_for_training_and_validation(tmp_path):
     for place in ("train.tsv", "-"):
         with raises(ConfigError, "train.tsv", "dev.tsv"):
             finetuning.source_of(config, str(tmp_path / place) if place != "-" else place)
-
-
-def test_a_failed_report_loses_no_model_and_is_written_when_the_run_resumes(finetune, tmp_path, monkeypatch, capfd):
-    postprocess, tracing = LabelsCodec.postprocess, []
-
-    def traced(*arguments):
-        tracing.append(threading.current_thread() is threading.main_thread())
-        return postprocess(*arguments)
-
-    monkeypatch.setattr(LabelsCodec, "postprocess", traced)
-
-    class WithoutRoom(FileReporter):
-        def evaluation(self, *_):
-            raise OSError("no room")
-
-    with pytest.raises(OSError, match="no room"):
-        finetune(reporter=WithoutRoom())
-    assert "learning rate is 0.0024, by the model's width of 16" in capfd.readouterr().err
-    assert tracing == [False]  # once, while TensorFlow prepared the first update
-    saved = (tmp_path / "model/model.safetensors").read_bytes()
-    results = finetune(reporter=FileReporter())
-    assert (tmp_path / "model/report.html").is_file() and results["steps"] == TRAIN.steps
-    # The schedule ends with its last update, which has the rate of one update before: half of the peak after two.
-    assert results["config"]["train"]["learning_rate"] == 0.0024
-    assert results["history"][-1]["learning_rate"] == pytest.approx(0.0012)
-    assert (tmp_path / "model/model.safetensors").read_bytes() == saved
 
 
 def test_a_folder_without_a_model_is_refused(finetune, tmp_path):
@@ -339,16 +280,8 @@ def test_truncated_weights_are_refused(finetune, pretrained):
         finetune()
 
 
-def test_finetuning_keeps_the_labels_with_the_model_and_skipped_examples_in_the_results(finetune, tmp_path):
-    results = finetune(train=f"{HEADER}w1 w2\ta\nw3\tb\n\tb\n \ta\n")
-    assert results["skipped"] == {"train": {"skipped: empty text": 2}, "validation": {}}
-    task, _ = directory.load_task(str(tmp_path / "model"))
-    assert tuple(task.state.labels) == ("a", "b")
-    assert results["final"]["accuracy"] in (0.0, 1.0)  # of the single row
-
-
-@pytest.fixture
-def masked_lm(tmp_path, vocab):
+@pytest.fixture(scope="module")
+def masked_lm(tmp_path_factory):
     """Hugging Face's BertForMaskedLM, which has no pooler; with random weights."""
     config = model_config(vocab_size=len(WORDS), pooler=False)
     model = randomize(build(BertEncoder(config), "masked_lm"), scale=0.1)
@@ -356,30 +289,61 @@ def masked_lm(tmp_path, vocab):
         name if name.startswith("cls.") else f"bert.{name}": np.ascontiguousarray(value)
         for name, value in tensors_of(model, 16).items()
     }
-    folder = tmp_path / "masked_lm"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("masked_lm")
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     shape = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
     shape |= {"vocab_size": len(WORDS), "max_position_embeddings": 32}
     kind = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_act": "gelu_new"}
     (folder / "config.json").write_text(json.dumps(kind | shape))
-    (folder / "vocab.txt").write_bytes(vocab.read_bytes())
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     return folder
 
 
-def test_a_masked_lm_is_finetuned_with_a_new_pooler_drawn_from_the_seed(finetune, masked_lm, tmp_path, caplog):
-    with caplog.at_level(logging.WARNING, logger="absl"):
-        finetune(init=masked_lm)
-    assert "the checkpoint has no pooler; a new, untrained one is added" in caplog.text
-    _, model = directory.load_task(str(tmp_path / "model"))
+@pytest.fixture(scope="module")
+def unreported(masked_lm, tmp_path_factory):
+    """Folder of a fine-tuning of `masked_lm` whose report failed, what it wrote to stderr, and its warnings."""
+    folder, tracing, errors, warnings = tmp_path_factory.mktemp("unreported"), [], io.StringIO(), []
+    postprocess = LabelsCodec.postprocess
+
+    def traced(*arguments):
+        tracing.append(threading.current_thread() is threading.main_thread())
+        return postprocess(*arguments)
+
+    class WithoutRoom(FileReporter):
+        def evaluation(self, *_):
+            raise OSError("no room")
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(errors):
+        patch.setattr(LabelsCodec, "postprocess", traced)
+        patch.setattr(logging, "warning", lambda text, *values: warnings.append(text % values))
+        with pytest.raises(OSError, match="no room"):
+            finetuner(folder, masked_lm)(reporter=WithoutRoom())
+    assert tracing == [False]  # once, while TensorFlow prepared the first update
+    return folder, errors.getvalue(), warnings
+
+
+def test_a_failed_report_loses_no_model_and_is_written_when_the_run_resumes(unreported, masked_lm, tmp_path):
+    assert "learning rate is 0.0024, by the model's width of 16" in unreported[1]
+    model = shutil.copytree(unreported[0] / "model", tmp_path / "model")
+    saved = (model / "model.safetensors").read_bytes()
+    results = finetuner(tmp_path, masked_lm)(reporter=FileReporter())
+    assert (model / "report.html").is_file() and results["steps"] == TRAIN.steps
+    # The schedule ends with its last update, which has the rate of one update before: half of the peak after two.
+    assert results["config"]["train"]["learning_rate"] == 0.0024
+    assert results["history"][-1]["learning_rate"] == pytest.approx(0.0012)
+    assert (model / "model.safetensors").read_bytes() == saved
+
+
+def test_a_masked_lm_is_finetuned_with_a_new_pooler_drawn_from_the_seed(unreported, masked_lm, tmp_path):
+    assert any("the checkpoint has no pooler; a new, untrained one is added" in line for line in unreported[2])
+    _, model = directory.load_task(str(unreported[0] / "model"))
     trained = {variable.path: variable.numpy() for variable in model.weights}
     assert trained["pooler/kernel"].any() and trained["classifier/kernel"].any()
     # Two updates, at the rates 0.0024 and 0.0012, hardly change the weights: the encoder is the given one.
     given = load_file(masked_lm / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
     np.testing.assert_allclose(trained["embeddings/word_embeddings"], given, atol=4e-3)
-    shutil.rmtree(tmp_path / "model")
     keras.utils.set_random_seed(99)  # earlier random draws do not matter
-    finetune(init=masked_lm)
+    finetuner(tmp_path, masked_lm)()
     _, again = directory.load_task(str(tmp_path / "model"))
     for variable in again.weights:
         np.testing.assert_array_equal(variable.numpy(), trained[variable.path], err_msg=variable.path)
