@@ -21,7 +21,7 @@ def start(module, *arguments, environment=None):
     )
 
 
-def finish(*processes, timeout=240):
+def finish(*processes, timeout=900):
     """Waits for all processes; if one fails, raises an error with its output and ends the others."""
     try:
         for process in processes:

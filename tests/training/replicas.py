@@ -2,7 +2,10 @@
 
 import contextlib
 import os
+import pathlib
 import sys
+import tempfile
+import traceback
 import unittest.mock
 
 import numpy as np
@@ -14,6 +17,7 @@ from bert_tf.model.ranges import Ranges
 from bert_tf.training import evaluation, optimizers
 from bert_tf.training.phases import Input
 from bert_tf.training.strategy import create, is_chief
+from tests.training import several_fits
 from tests.training.processes import virtual_devices
 from tests.training.small import epochs, trainer, weights_of, with_nan
 
@@ -57,12 +61,25 @@ def train(strategy, folder, case, **changes):
     return found
 
 
+def error_of(run):
+    """The traceback of a function that fails, or ""."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            run(folder)
+    except Exception:
+        return traceback.format_exc()
+    return ""
+
+
 def main(name, folder, *cases):
     if name == "mirrored":
         virtual_devices(2)
     strategy = create(name)
     assert strategy.num_replicas_in_sync == 2
     for case in cases:
+        if case == "fits":  # last: tests.training.several_fits writes the error, if there is one
+            pathlib.Path(folder, "fits.txt").write_text(error_of(several_fits.main))
+            continue
         found = train(strategy, folder, case)
         if is_chief(strategy):
             np.savez(os.path.join(folder, f"{case}.npz"), **found)

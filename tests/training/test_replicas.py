@@ -24,7 +24,7 @@ DIVISORS = {"uneven": 2e-5 / 3, "clipped": 1e-5 / 8}
 def mirrored(tmp_path_factory):
     """A folder with the results of two replicas in one process for each quick case."""
     folder = tmp_path_factory.mktemp("mirrored")
-    mirror(folder, "uneven", "half")
+    mirror(folder, "uneven", "half", "fits")
     return folder
 
 
@@ -51,9 +51,9 @@ def test_two_replicas_train_and_evaluate_like_one(mirrored, one):
     assert_same(one, np.load(mirrored / "uneven.npz"), DIVISORS["uneven"])
 
 
-def test_models_of_other_shapes_and_tasks_follow_one_another_on_two_replicas():
+def test_models_of_other_shapes_and_tasks_follow_one_another_on_two_replicas(mirrored):
     """Collective operations of one strategy after another would meet each other's shapes."""
-    finish(start("tests.training.several_fits"))
+    assert (mirrored / "fits.txt").read_text() == ""
 
 
 @pytest.fixture
@@ -93,6 +93,7 @@ def test_two_replicas_clip_and_recompute_like_one(tmp_path):
     assert_same(one, np.load(tmp_path / "clipped.npz"), DIVISORS["clipped"])
 
 
+@pytest.mark.slow
 def test_two_replicas_fine_tune_for_int8_like_one(tmp_path):
     mirror(tmp_path, "int8")
     # An input close to the middle between two whole numbers is rounded up on one and down on the other.
