@@ -47,8 +47,6 @@ def test_a_compiled_run_draws_the_same_masks_and_trains_like_an_uncompiled_one(t
     assert difference(weights_of(plain), weights_of(compiled)) < rounding
     for one, other in zip(curve(plain_history.points), curve(history.points), strict=True):
         assert one == pytest.approx(other, rel=rounding)
-    other, _ = train(tmp_path / "other", seed=1, **settings)
-    assert difference(weights_of(plain), weights_of(other)) > 0.3  # with other masks
 
 
 @pytest.mark.slow

@@ -109,14 +109,12 @@ def test_with_the_unrounded_betas_of_googles_program_updates_agree_to_five_digit
     compare(adam_weight_decay(0.9, 0.999), tolerance=2e-5, recipe="google")
 
 
-@pytest.mark.usefixtures("way")
 def test_betas_and_epsilon_are_those_of_the_config():
     beta = float(np.float32(0.98))
     compare(adam_weight_decay(beta_2=beta, epsilon=1e-3), recipe="google", beta_2=0.98, epsilon=1e-3)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "radam", "lamb"])
-@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 def test_gradients_are_multiplied_by_their_factor_first(optimizer):
     results = []
     for factor in (1.0, 0.25):
@@ -127,8 +125,24 @@ def test_gradients_are_multiplied_by_their_factor_first(optimizer):
     assert_near(*results)
 
 
+def test_the_compiled_program_multiplies_gradients_by_their_factor_too(monkeypatch):
+    monkeypatch.setattr(optimizers, "_COMPILED", 0)
+    test_gradients_are_multiplied_by_their_factor_first("adamw")
+
+
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("optimizer, epsilon", [("AdamW", 1e-6), ("AdamW", 1e-3), ("RAdam", 1e-6), ("RAdam", 1e-3)])
+@pytest.mark.parametrize(
+    "optimizer, epsilon",
+    [
+        ("AdamW", 1e-6),
+        pytest.param("AdamW", 1e-3, marks=SLOW),
+        ("RAdam", 1e-3),
+        pytest.param("RAdam", 1e-6, marks=SLOW),
+    ],
+)
 def test_twenty_steps_equal_those_of_pytorch(optimizer, epsilon):
     torch = pytest.importorskip("torch")
     trained = variables()
@@ -263,7 +277,8 @@ def test_layer_decay_scales_the_whole_update_with_its_decay(name):
         np.testing.assert_allclose(moved(0.5, path), share * whole, rtol=1e-4, atol=2 * rounding)
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb", "radam"])
+# tests/training/test_xla.py has RAdam in a compiled step.
+@pytest.mark.parametrize("name", [pytest.param("adamw", marks=SLOW), "lamb", pytest.param("radam", marks=SLOW)])
 def test_an_update_can_be_compiled_by_xla_with_the_same_result(name):
     found = {}
     for compiled in (False, True):

@@ -19,7 +19,6 @@ from bert_tf.inputs.datasets.sources import Source
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.text import Tokenizer
-from bert_tf.training import loop
 from bert_tf.training.dtype import infer_in
 from bert_tf.training.evaluation import Evaluation, Split
 from bert_tf.training.runs import finetuning, pretraining
@@ -27,7 +26,7 @@ from bert_tf.training.runs.pruning import prune_model
 from tests.errors import raises
 from tests.model.precision.test_int8 import exports_int8
 from tests.model.small import PIECES
-from tests.training.small import Stop
+from tests.training.interrupted import stopped
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
 CONFIG = FinetuneConfig(
@@ -114,20 +113,8 @@ def test_models_evaluate_with_the_rounding_if_asked_to(folder, results):
         infer_in("int8", load(str(folder / "pretrained"))[0])
 
 
-def test_a_run_that_was_stopped_resumes_bit_for_bit(folder, results, monkeypatch):
-    calls = 0
-    advance = loop.Trainer._advance
-
-    def stop(self, *arguments):
-        nonlocal calls
-        calls += 1
-        if calls == 8:
-            raise Stop
-        return advance(self, *arguments)
-
-    monkeypatch.setattr(loop.Trainer, "_advance", stop)
-    with pytest.raises(Stop):
-        finetune(folder, "stopped")
+def test_a_run_that_was_stopped_resumes_bit_for_bit(folder, results):
+    stopped(folder / "model", folder / "stopped")
     resumed = finetune(folder, "stopped")
     assert resumed["final"] == results["final"]
     found, expected = (directory.read(str(folder / name)) for name in ("stopped", "model"))
