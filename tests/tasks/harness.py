@@ -3,6 +3,7 @@
 `test_every_task.py` passes each row through fit, evaluate, predict, save, load, export and resume.
 """
 
+import json
 import math
 import pathlib
 import re
@@ -17,7 +18,7 @@ import bert_tf
 from bert_tf.config import FeatureConfig
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import InMemory
-from tests.zoo import LENGTH, pretrained
+from tests.zoo import LENGTH, made, pretrained
 
 # Three updates, with a checkpoint after each. The learning rate is large, so that answers depend on the text.
 SETTINGS = {
@@ -238,12 +239,16 @@ ROWS = {
 
 
 class Fitted(NamedTuple):
-    """A row's model with a kind of tokenizer after `fit`, which kept its run in `folder`."""
+    """A row's model with a kind of tokenizer after `fit`, which kept its run in `folder`.
+
+    `asked` are its answers to the row's inputs and the unusual ones.
+    """
 
     row: Row
     kind: str
     model: Any
     folder: pathlib.Path
+    asked: list[Any] | None = None
 
 
 def fit(row, kind, folder):
@@ -251,6 +256,20 @@ def fit(row, kind, folder):
     model = row.api.from_pretrained(pretrained(kind, row.member), max_length=LENGTH, **row.settings)
     model.fit(row.x, row.y, directory=folder, **SETTINGS)
     return Fitted(row, kind, model, folder)
+
+
+def fitted(name, kind="wordpiece"):
+    """The model of a key of ROWS, read from its run, which is made once for all tests and not for writing."""
+    row = ROWS[name]
+
+    def make(new):
+        asked = fit(row, kind, new / "run").model.predict([*row.x, *row.unusual])
+        (new / "asked.json").write_text(json.dumps(asked, allow_nan=False))
+        assert json.loads((new / "asked.json").read_text()) == asked  # plain values
+
+    path = made(f"fitted/{name}-{kind}", make)
+    model = row.api.from_pretrained(path / "run")
+    return Fitted(row, kind, model, path / "run", json.loads((path / "asked.json").read_text()))
 
 
 def examples_of(model, x, y=None):

@@ -2,8 +2,8 @@
 
 import dataclasses
 import hashlib
-import subprocess
-import sys
+import importlib
+import shutil
 
 import keras
 import numpy as np
@@ -27,16 +27,14 @@ from tests.model.small import small_config
 from tests.tasks import harness
 from tests.training.interrupted import stopped
 
-QUICK = {"classification", "multiple choice"}
-ROWS = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in harness.ROWS]
+STRATEGY = tf.distribute.get_strategy()
 STUDENT = small_config(
     vocab_size=0, num_layers=1, hidden_size=8, num_heads=2, intermediate_size=16, max_position_embeddings=zoo.LENGTH
 )
 
 
-@pytest.fixture(scope="module", params=ROWS)
-def taught(request, tmp_path_factory):
-    return harness.fit(harness.ROWS[request.param], "wordpiece", tmp_path_factory.mktemp("teacher"))
+def rows(quick):
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name != quick)) for name in harness.ROWS]
 
 
 def distill(taught, folder=None, student=STUDENT, texts=None, **settings):
@@ -47,7 +45,9 @@ def distill(taught, folder=None, student=STUDENT, texts=None, **settings):
     return bert_tf.distill(taught.model, student, texts or row.x[2:], directory=folder, **settings)
 
 
-def test_a_student_answers_like_its_task_and_an_interrupted_run_ends_with_the_same_weights(taught, tmp_path):
+@pytest.mark.parametrize("name", rows("multiple choice"))
+def test_a_student_answers_like_its_task_and_an_interrupted_run_ends_with_the_same_weights(name, tmp_path):
+    taught = harness.fitted(name)
     student = distill(taught, tmp_path / "run")
     for value, prediction in zip(taught.row.x, student.predict(taught.row.x), strict=True):
         taught.row.check(value, prediction)
@@ -58,15 +58,17 @@ def test_a_student_answers_like_its_task_and_an_interrupted_run_ends_with_the_sa
         assert (resumed / file).read_bytes() == (tmp_path / "run" / file).read_bytes()
 
 
-def test_a_student_that_only_reads_texts_comes_closer_to_its_teacher(taught):
+@pytest.mark.parametrize("name", rows("classification"))
+def test_a_student_that_only_reads_texts_comes_closer_to_its_teacher(name):
+    taught = harness.fitted(name)
     student = distill(taught, texts=taught.row.x, epochs=40, learning_rate=3e-3, save_every=0)
     first, *_, last = (point["loss"] for point in student._results["history"])
     assert last < max(first, 1e-4)  # untrained students and teachers may agree that all choices are as likely
 
 
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
-    return harness.fit(harness.ROWS["classification"], "wordpiece", tmp_path_factory.mktemp("classifier"))
+@pytest.fixture
+def classifier():
+    return harness.fitted("classification")
 
 
 def learn(teacher, answers, folder, *, texts=harness.TEXTS, student=STUDENT, **settings):
@@ -80,7 +82,7 @@ def learn(teacher, answers, folder, *, texts=harness.TEXTS, student=STUDENT, **s
         distillation=TaskDistillation(weight=1.0, student=student, answers=str(answers), **settings),
     )
     given = InMemory(data, TextExample, {"train": lines})
-    return finetuning.finetune(config, given, "", str(folder), tf.distribute.get_strategy(), teacher=str(teacher))
+    return finetuning.finetune(config, given, "", str(folder), STRATEGY, teacher=str(teacher))
 
 
 def test_a_new_student_starts_with_the_words_of_its_teacher(classifier):
@@ -97,74 +99,95 @@ def digests(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.safetensors"))}
 
 
-@pytest.fixture
-def answered(classifier, tmp_path, monkeypatch):
-    """The folder of answers of a run, in three shards, and the run's folder."""
-    monkeypatch.setattr(teacher, "_SHARD", 2)
-    learn(classifier.folder, tmp_path / "answers", tmp_path / "first")
-    return tmp_path / "answers", tmp_path / "first"
-
-
-def test_a_later_run_reads_the_answers_of_an_earlier_one(classifier, answered, tmp_path, monkeypatch):
+def test_a_later_run_reads_the_answers_of_an_earlier_one(classifier, tmp_path, monkeypatch):
+    learn(classifier.folder, "", tmp_path / "first")
+    answers = tmp_path / "first/teacher_answers"
+    assert len(digests(answers)) == 1
     monkeypatch.setattr(teacher.Teacher, "_compute", None)
-    learn(classifier.folder, answered[0], tmp_path / "second")
-    assert digests(tmp_path / "second") == digests(answered[1]) and len(digests(answered[0])) == 3
+    learn(classifier.folder, answers, tmp_path / "second")
+    assert digests(tmp_path / "second") == digests(tmp_path / "first")
+
+
+class Asked:
+    """The teacher of `classifier`, the columns of its texts, and the locations of the examples that it answers."""
+
+    def __init__(self, path):
+        self.teacher, self.computed = teacher.Teacher(str(path)), []
+        compute, self.teacher._compute = self.teacher._compute, self._recorded
+        self._compute = compute
+
+    def _recorded(self, columns, where, strategy):
+        self.computed += where
+        return self._compute(columns, where, strategy)
+
+    def __call__(self, folder, texts=harness.TEXTS):
+        where = [f"texts[{row}]" for row in range(len(texts))]
+        columns = {"text": tf.constant(texts)}
+        (found,) = self.teacher.answers(columns, where, str(folder), STRATEGY).values()
+        return found
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory):
+    """A folder with answers in three shards, and the answers; the tests of the module write such shards, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(teacher, "_SHARD", 2)
+        folder = tmp_path_factory.mktemp("answers")
+        yield folder, Asked(harness.fitted("classification").folder)(folder)
+
+
+@pytest.fixture
+def asked(answered, classifier):
+    return Asked(classifier.folder)
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
-def test_only_a_damaged_shard_is_answered_again_and_becomes_the_same(
-    classifier, answered, tmp_path, monkeypatch, damage
-):
-    before, shard = digests(answered[0]), answered[0] / "00001.safetensors"
+def test_only_a_damaged_shard_is_answered_again_and_becomes_the_same(asked, answered, tmp_path, damage):
+    folder = shutil.copytree(answered[0], tmp_path / "answers")
+    before, shard = digests(folder), folder / "00001.safetensors"
     content = shard.read_bytes()
     shard.unlink()
     if damage != "missing":
         shard.write_bytes(content[:-4] + (b"\0\0\0\x40" if damage == "changed" else b""))
-    compute, locations = teacher.Teacher._compute, []
-    monkeypatch.setattr(
-        teacher.Teacher, "_compute", lambda *arguments: locations.extend(arguments[2]) or compute(*arguments)
-    )
-    learn(classifier.folder, answered[0], tmp_path / "second")
-    assert locations == ["texts[2]", "texts[3]"]
-    assert digests(answered[0]) == before and digests(tmp_path / "second") == digests(answered[1])
+    found = asked(folder)
+    assert asked.computed == ["texts[2]", "texts[3]"] and len(before) == 3
+    assert digests(folder) == before
+    np.testing.assert_array_equal(found.values, answered[1].values)
 
 
-def test_a_run_killed_while_its_teacher_answers_goes_on_with_the_shards_that_there_are(
-    classifier, answered, tmp_path, monkeypatch
-):
+def test_a_teacher_that_was_killed_goes_on_with_the_shards_that_there_are(asked, answered, tmp_path):
     class Killed(Exception):
         pass
 
-    compute, locations = teacher.Teacher._compute, []
+    compute = asked._compute
 
-    def killed(self, columns, where, strategy):
-        if where[0] == "texts[4]" and len(locations) == 2:
+    def killed(columns, where, strategy):
+        if where[0] == "texts[4]":
             raise Killed
-        locations.append(where[0])
-        return compute(self, columns, where, strategy)
+        return compute(columns, where, strategy)
 
-    monkeypatch.setattr(teacher.Teacher, "_compute", killed)
+    asked._compute = killed
     with pytest.raises(Killed):
-        learn(classifier.folder, "", tmp_path / "run")
-    locations.append("again")
-    learn(classifier.folder, "", tmp_path / "run")
-    assert locations == ["texts[0]", "texts[2]", "again", "texts[4]"]
-    assert digests(tmp_path / "run") == digests(answered[1])
-    assert digests(tmp_path / "run" / "teacher_answers") == digests(answered[0])
+        asked(tmp_path / "answers")
+    asked._compute = compute
+    asked(tmp_path / "answers")
+    assert asked.computed == [f"texts[{row}]" for row in (0, 1, 2, 3, 4, 5, 4, 5)]
+    assert digests(tmp_path / "answers") == digests(answered[0])
 
 
-def test_answers_to_other_texts_and_of_other_teachers_are_refused(classifier, answered, tmp_path):
+def test_answers_to_other_texts_and_of_other_teachers_are_refused(asked, answered, tmp_path):
     with raises(ConfigError, answered[0], "texts", "distillation.answers"):
-        learn(classifier.folder, answered[0], tmp_path / "second", texts=[*harness.TEXTS[1:], "other"])
-    row = harness.ROWS["classification"]._replace(y=["y", "x", "z", "x", "y", "x"])
-    other = harness.fit(row, "wordpiece", tmp_path / "other")
+        asked(answered[0], [*harness.TEXTS[1:], "other"])
+    weight = asked.teacher.model.weights[0]
+    weight.assign(weight + 1)
+    asked.teacher._adopt(asked.teacher.task)
     with raises(ConfigError, answered[0], "weights", "distillation.answers"):
-        learn(other.folder, answered[0], tmp_path / "third")
+        asked(answered[0])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
     with raises(ConfigError, tmp_path / "mine", "thesis.txt"):
-        learn(classifier.folder, tmp_path / "mine", tmp_path / "fourth")
-    assert not list(tmp_path.glob("*/model.safetensors*.partial"))
+        asked(tmp_path / "mine")
+    assert not asked.computed
 
 
 def test_a_student_larger_than_its_teacher_is_refused(classifier, tmp_path):
@@ -174,9 +197,9 @@ def test_a_student_larger_than_its_teacher_is_refused(classifier, tmp_path):
 
 
 def test_a_teacher_of_another_task_and_one_that_knows_none_are_refused(classifier, tmp_path):
-    tagger = harness.fit(harness.ROWS["words"], "wordpiece", tmp_path / "tagger")
-    with raises(ConfigError, tagger.folder, "tagging", "ClassificationConfig"):
-        learn(tagger.folder, "", tmp_path / "run")
+    chooser = harness.fitted("multiple choice")
+    with raises(ConfigError, chooser.folder, "multiple_choice", "ClassificationConfig"):
+        learn(chooser.folder, "", tmp_path / "run")
     pretrained = zoo.pretrained()
     with raises(DataError, pretrained, "fine-tuned"):
         learn(pretrained, "", tmp_path / "run")
@@ -191,22 +214,22 @@ def test_labels_that_the_teacher_does_not_know_are_refused(classifier):
         distill(classifier, labelled_data=(harness.TEXTS, ["x", "unseen", "y", "x", "y", "x"]))
 
 
-def test_tags_that_the_teacher_does_not_know_are_refused(tmp_path):
-    tagger = harness.fit(harness.ROWS["words"], "wordpiece", tmp_path / "tagger")
+def test_tags_that_the_teacher_does_not_know_are_refused():
+    tagger = harness.fitted("intent and slots")
     with raises(ConfigError, "'B-NEW'", "'B-X'"):
-        distill(tagger, labelled_data=([["a", "b"], ["c"]], [["O", "B-NEW"], ["O"]]))
+        distill(tagger, labelled_data=([["a", "b"], ["c"]], [("x", ["O", "B-NEW"]), ("y", ["O"])]))
 
 
 def test_positions_of_tokens_need_the_tokenizer_of_the_teacher(tmp_path):
-    reader = harness.fit(harness.ROWS["questions"], "wordpiece", tmp_path / "reader")
+    reader = harness.fitted("questions")
     student = small_student("byte_bpe", tmp_path / "student")
     with raises(ConfigError, "tokenizer", "question_answering"):
         distill(reader, student=student)
 
 
-@pytest.mark.parametrize("name", ["words", "classification"])
+@pytest.mark.parametrize("name", [pytest.param("words", marks=pytest.mark.slow), "classification"])
 def test_a_student_may_have_its_own_tokenizer(name, tmp_path):
-    taught = harness.fit(harness.ROWS[name], "wordpiece", tmp_path / "teacher")
+    taught = harness.fitted(name)
     student = small_student("byte_bpe", tmp_path / "student")
     model = distill(taught, student=student)
     assert model.tokenizer.vocab_size != taught.model.tokenizer.vocab_size
@@ -230,13 +253,12 @@ def test_a_run_without_a_teacher_or_with_two_students_is_refused(classifier, tmp
         learn("", "", tmp_path / "run")
     config = FinetuneConfig(ClassificationConfig(), distillation=TaskDistillation(student=STUDENT))
     given = InMemory(ExampleData(text="text"), TextExample, {"train": [("x", {"text": "a", "label": "x"})]})
-    strategy = tf.distribute.get_strategy()
     with raises(ConfigError, "--init", "distillation.student"):
-        finetuning.finetune(config, given, str(classifier.folder), str(tmp_path / "run"), strategy,
+        finetuning.finetune(config, given, str(classifier.folder), str(tmp_path / "run"), STRATEGY,
                             teacher=str(classifier.folder))  # fmt: skip
     config.distillation.student = None
     with raises(ConfigError, "--init", "distillation.layers", "distillation.size"):
-        finetuning.finetune(config, given, "", str(tmp_path / "run"), strategy, teacher=str(classifier.folder))
+        finetuning.finetune(config, given, "", str(tmp_path / "run"), STRATEGY, teacher=str(classifier.folder))
 
 
 @pytest.mark.parametrize(
@@ -248,17 +270,19 @@ def test_a_bad_setting_is_named(field, value):
 
 
 def test_the_function_and_the_program_of_the_same_name_do_not_hide_each_other():
-    script = "import bert_tf.distill as program; print(callable(program.main)); bert_tf.distill('nowhere', None)"
-    done = subprocess.run([sys.executable, "-c", "import bert_tf; " + script], capture_output=True, text=True)
-    assert done.stdout.strip() == "True" and "ConfigError: student is None" in done.stderr
+    program = importlib.import_module("bert_tf.distill")
+    assert callable(program.main)
+    with raises(ConfigError, "student is None"):
+        bert_tf.distill("nowhere", None)
 
 
 def test_a_student_starts_with_layers_of_its_teacher(classifier):
-    student = distill(classifier, student=1, learning_rate=1e-9, epochs=1, save_every=0)
-    assert student.encoder.config.num_layers == 1
+    config = FinetuneConfig(ClassificationConfig(max_length=zoo.LENGTH), distillation=TaskDistillation(layers=1))
+    student = Distillation(config, str(classifier.folder)).new_student(True, "float32")[0]
+    assert student.config.num_layers == 1
     weights = {variable.path: variable.numpy() for variable in classifier.model.encoder.weights}
-    for variable in student.encoder.weights:
-        np.testing.assert_allclose(variable.numpy(), weights[variable.path], atol=1e-6, err_msg=variable.path)
+    for variable in student.weights:
+        np.testing.assert_array_equal(variable.numpy(), weights[variable.path], err_msg=variable.path)
     with raises(ConfigError, "distillation.layers is 9"):
         distill(classifier, student=9)
     with raises(ConfigError, "distillation.layers", "distillation.student"):

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 import bert_tf
-from tests.tasks.harness import CLASSES, ROWS, TEXTS, fit
+from tests.tasks.harness import CLASSES, TEXTS, fitted
 from tests.zoo import LENGTH
 
 STILL = {"epochs": 1, "batch_size": 6, "learning_rate": 1e-12, "verbose": False, "dtype": "float32"}
 
 
-@pytest.fixture(scope="module")
-def first(tmp_path_factory):
-    return fit(ROWS["classification"], "wordpiece", tmp_path_factory.mktemp("first") / "run")
+@pytest.fixture
+def first():
+    return fitted("classification")
 
 
 def probabilities(model):
@@ -25,7 +25,9 @@ def test_a_model_of_the_same_task_and_labels_continues_with_its_head(first):
     np.testing.assert_allclose(probabilities(again), probabilities(first.model), atol=1e-5)
 
 
-@pytest.mark.parametrize("classes", [["x", "y", "x", "x", "y", "w"], ["x", "y", "x", "x", "y", "y"]])
+@pytest.mark.parametrize(
+    "classes", [["x", "y", "x", "x", "y", "w"], pytest.param(["x", "y", "x", "x", "y", "y"], marks=pytest.mark.slow)]
+)
 def test_other_labels_get_a_new_head(first, classes):
     again = bert_tf.TextClassifier.from_pretrained(first.folder, max_length=LENGTH)
     again.fit(TEXTS, classes, **STILL)

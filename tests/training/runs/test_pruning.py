@@ -21,7 +21,7 @@ from bert_tf.text import Tokenizer
 from bert_tf.training.runs.pruning import importances, prune, text
 from tests.errors import raises
 from tests.model.small import PIECES, PRUNED, randomize, small_config
-from tests.tasks.harness import ROWS, examples_of, fit
+from tests.tasks.harness import ROWS, examples_of, fitted
 
 LABELS = ("no", "ja", "vielleicht")
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -153,10 +153,9 @@ def test_layers_that_share_weights_and_a_model_that_has_diverged_are_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 def test_a_model_of_any_task_is_pruned_saved_and_predicts(tmp_path, name):
-    row = ROWS[name]
-    fitted = fit(row, "wordpiece", tmp_path / "run")
-    task, model = directory.load_fine_tuned(str(fitted.folder))
-    columns = task.codec.to_tensors(examples_of(fitted.model, row.x, row.y), labelled=True)
+    row, found = ROWS[name], fitted(name)
+    task, model = directory.load_fine_tuned(str(found.folder))
+    columns = task.codec.to_tensors(examples_of(found.model, row.x, row.y), labelled=True)
     if encoder_of(model).config.shared_layers:
         with raises(ConfigError, "shared_layers"):
             prune(task, model, columns, 0.4, STRATEGY)
