@@ -1,11 +1,9 @@
 """hf:// names, with a local server as the Hub and with caches laid out as huggingface_hub does: no network."""
 
-import contextlib
 import hashlib
 import http.server
 import json
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -16,66 +14,12 @@ import pytest
 
 from bert_tf.checkpoints import directory, hub
 from bert_tf.errors import ConfigError
+from tests.checkpoints.hub_process import asking
 from tests.checkpoints.small import small_checkpoint
 from tests.errors import raises
 
 pytest.importorskip("huggingface_hub")
 SHA, TAGGED = "a" * 40, "b" * 40
-ROOT = Path(__file__).parents[2]
-
-# huggingface_hub reads its environment once, so each environment is a process that answers one line per name.
-DRIVER = """
-import json, sys, logging
-from absl import logging as absl_logging
-from bert_tf.checkpoints import formats, hub
-from bert_tf.errors import BertTfError
-
-lines = []
-class Keep(logging.Handler):
-    def emit(self, record):
-        lines.append(record.getMessage())
-absl_logging.get_absl_logger().addHandler(Keep())
-
-for request in sys.stdin:
-    name, allow_pickle, opened = json.loads(request)
-    lines.clear()
-    answer = {}
-    try:
-        if opened:
-            tensors = formats.open_checkpoint(name, allow_pickle=allow_pickle).tensors
-            answer["first"] = tensors["embeddings/norm/gamma"].read().tolist()
-        else:
-            answer["path"] = hub.fetch(name, allow_pickle)
-    except BertTfError as error:
-        answer["error"] = f"{type(error).__name__}: {error}"
-    print("answer", json.dumps(answer | {"log": lines}), flush=True)
-"""
-
-
-@contextlib.contextmanager
-def asking(cache, **environment):
-    """A function from a name to the answer of a process with this cache."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-    process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        cwd=ROOT,
-        env=inherited | {"HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"} | environment,
-    )
-
-    def ask(name, allow_pickle=False, opened=False):
-        print(json.dumps([name, allow_pickle, opened]), file=process.stdin, flush=True)
-        for line in process.stdout:
-            if line.startswith("answer "):
-                return json.loads(line.removeprefix("answer "))
-        raise AssertionError(f"the process ended with {process.wait()}")
-
-    with process:
-        yield ask
-        process.stdin.close()
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
