@@ -2,6 +2,7 @@
 
 import functools
 import gzip
+import hashlib
 import io
 import itertools
 from collections.abc import Callable
@@ -39,13 +40,14 @@ def learned(kind: str) -> Learned:
     """A tokenizer of one of KINDS."""
     text = _text()
     if kind == "wordpiece":
-        ours: BaseTokenizer = Tokenizer(learn_vocabulary(text, SIZE, lower_case=False), lower_case=False)
+        pieces = _kept("wordpiece", lambda: learn_vocabulary(text, SIZE, lower_case=False))
+        ours: BaseTokenizer = Tokenizer(pieces, lower_case=False)
         twin = tokenizers.Tokenizer(tokenizers.models.WordPiece(_ids(ours), unk_token="[UNK]"))
         twin.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False)
         twin.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
         single, pair = "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"
     elif kind == "byte_bpe":
-        ours = BytePairTokenizer(*learn_byte_pairs(text, SIZE))
+        ours = BytePairTokenizer(*_kept("byte_bpe", lambda: learn_byte_pairs(text, SIZE)))
         merges = [tuple(merge.split(" ")) for merge in ours.merges]
         twin = tokenizers.Tokenizer(tokenizers.models.BPE(_ids(ours), merges))
         twin.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -72,22 +74,14 @@ def learned(kind: str) -> Learned:
 @functools.cache
 def sentence_piece_model(**settings: Any) -> bytes:
     """A .model file with ids of its own, learned with these settings of the library."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(_text()), model_writer=model, vocab_size=SIZE, minloglevel=2, **settings
-    )
-    return model.getvalue()
+    return _trained(_text(), **settings)
 
 
 @functools.cache
 def albert_model() -> bytes:
     """ALBERT's spiece.model: with its special tokens, of text in lower case."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=map(str.lower, _text()), model_writer=model, vocab_size=SIZE, minloglevel=2,
-        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols="[CLS],[SEP],[MASK]",
-    )  # fmt: skip
-    return model.getvalue()
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
+    return _trained([line.lower() for line in _text()], lowered=True, control_symbols="[CLS],[SEP],[MASK]", **ids)
 
 
 @functools.cache
@@ -116,6 +110,25 @@ TOKENIZERS: dict[str, Callable[[], BaseTokenizer]] = {
     "camembert": camembert,
     "albert": lambda: albert_tokenizer(albert_model()),
 }
+
+
+def _trained(text: list[str], lowered: bool = False, **settings: Any) -> bytes:
+    def train() -> bytes:
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(text), model_writer=model, vocab_size=SIZE, minloglevel=2, **settings
+        )
+        return model.getvalue()
+
+    named = repr([lowered, *sorted(settings.items())]).encode()
+    return _kept(hashlib.sha256(named).hexdigest(), train)
+
+
+def _kept(name: str, learn: Callable[[], Any]) -> Any:
+    """Learning takes a second for each."""
+    from tests import zoo  # which imports this module
+
+    return zoo.kept(f"learned/{name}", learn)
 
 
 def _text() -> list[str]:

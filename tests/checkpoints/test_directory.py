@@ -54,9 +54,15 @@ def test_a_folder_with_files_of_somebody_else_stays_as_it_is(tmp_path, case):
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == OTHERS[case]
 
 
-@pytest.fixture(params=["pretraining", "classification"])
-def saved(request, tmp_path):
-    task, model, encoder = make(request.param, norm="pre", activation="relu", dropout=0.2, **PRUNED)
+@pytest.fixture(scope="module", params=["pretraining", "classification"])
+def made(request):
+    """A task, its model and the encoder; their weights are those that the last test gave them."""
+    return make(request.param, norm="pre", activation="relu", dropout=0.2, **PRUNED)
+
+
+@pytest.fixture
+def saved(made, tmp_path):
+    task, model, encoder = made
     directory.save(str(tmp_path), model, encoder, task)
     return tmp_path, task, model, encoder
 
@@ -415,7 +421,7 @@ def test_an_edited_config_is_read_with_a_warning_and_another_layout_without(save
 def test_weights_beside_the_config_of_another_model_are_refused(saved, tmp_path_factory):
     path, task, model, encoder = saved
     other = tmp_path_factory.mktemp("other")
-    directory.save(str(other), randomize(model, seed=9), encoder, task)
+    directory.save(str(other), randomize(model, seed=10), encoder, task)
     shutil.copy(other / "model.safetensors", path)  # as after a kill between the two
     with raises(DataError, path / "model.safetensors", path / "config.json"):
         directory.load_task(str(path))

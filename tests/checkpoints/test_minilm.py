@@ -108,14 +108,8 @@ def onnxruntime_outputs(minilm, inputs):
     return layers, pooled
 
 
-@pytest.mark.parametrize(
-    "outputs",
-    [
-        numpy_outputs,
-        pytest.param(transformers_outputs, marks=pytest.mark.slow),
-        pytest.param(onnxruntime_outputs, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("outputs", [numpy_outputs, transformers_outputs, onnxruntime_outputs])
 def test_every_layer_and_the_pooled_output_are_those_of(outputs, minilm, computed):
     inputs, _ = computed
     # Each of the six layers rounds its output to float32 at least six times: the products and sums of attention
