@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks.side_by_side import ROOT
 
+pytestmark = pytest.mark.slow  # three processes; test_pipeline.py has a quick benchmark
+
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
