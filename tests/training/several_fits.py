@@ -46,9 +46,8 @@ def fit(kind, labels, path):
 
 def main(folder):
     small = pretrained(f"{folder}/small")
-    fit(bert_tf.TextClassifier, ["p", "q"], small)
-    fit(bert_tf.TextRegressor, [0.5, 1.5], small)
-    fit(bert_tf.TextClassifier, ["p", "q"], pretrained(f"{folder}/large", hidden_size=48)).save(f"{folder}/fitted")
+    fit(bert_tf.TextClassifier, ["p", "q"], small).save(f"{folder}/fitted")
+    fit(bert_tf.TextRegressor, [0.5, 1.5], pretrained(f"{folder}/large", hidden_size=48))
     # TensorFlow warns of the fifth trace of one function; here, of the third.
     polymorphic_function.FREQUENT_TRACING_WARNING_THRESHOLD = 3
     tf.get_logger().addHandler(warnings := Warnings())
