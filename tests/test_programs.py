@@ -122,16 +122,23 @@ def test_pretraining_lowers_the_validation_loss(pretrained):
     assert last["mlm_loss"] < first["mlm_loss"] - 0.3
 
 
-def test_finetuning_writes_results_and_evaluate_gives_the_same_metrics(programs, folder, finetuned):
+@pytest.fixture(scope="module")
+def evaluated(programs, folder, finetuned):
+    """The folder that `evaluate` wrote."""
+    output = folder / "measured"
+    programs.succeed("evaluate", f"--model_dir={finetuned}", f"--data_dir={folder}", f"--output={output}")
+    return output
+
+
+def test_finetuning_writes_results_and_evaluate_gives_the_same_metrics(finetuned, evaluated):
     results = json.loads((finetuned / "results.json").read_text())
-    programs.succeed("evaluate", f"--model_dir={finetuned}", f"--data_dir={folder}", f"--output={folder}/measured")
-    assert all((where / "report.html").stat().st_size > 10_000 for where in (finetuned, folder / "measured"))
-    measured = json.loads((folder / "measured/results.json").read_text())["final"]
+    assert all((where / "report.html").stat().st_size > 10_000 for where in (finetuned, evaluated))
+    measured = json.loads((evaluated / "results.json").read_text())["final"]
     assert measured["accuracy"] == pytest.approx(results["final"]["accuracy"], abs=1e-6)
     assert measured["loss"] == pytest.approx(results["final"]["loss"], rel=1e-4)
 
 
-def test_the_share_of_unknown_tokens_is_in_results(folder, finetuned, vocabulary):
+def test_the_share_of_unknown_tokens_is_in_results(folder, finetuned, evaluated, vocabulary):
     ids = {piece: number for number, piece in enumerate(vocabulary.read_text(encoding="utf-8").split("\n"))}
     texts = [row["sentence"].encode() for row in read(folder / "heldout.tsv")]
     tokens = [token for text in texts for token, _, _ in tokenize(text, ids)]
@@ -139,7 +146,7 @@ def test_the_share_of_unknown_tokens_is_in_results(folder, finetuned, vocabulary
     assert 0 < expected < 0.5
     results = json.loads((finetuned / "results.json").read_text())
     assert results["unknown_share"]["validation"] == pytest.approx(expected)
-    measured = json.loads((folder / "measured/results.json").read_text())
+    measured = json.loads((evaluated / "results.json").read_text())
     assert measured["unknown_share"] == pytest.approx(expected)
 
 
