@@ -20,6 +20,13 @@ def _outputs(cell):
         yield from ("".join(text) for text in texts)
 
 
+def _accuracies(notebook):
+    """All accuracies of evaluations that a notebook shows, in their order."""
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    text = "\n".join(text for cell in cells for text in _outputs(cell))
+    return [float(found) for found in re.findall(r"(?<!_)accuracy'?:? (0\.\d+)", text)]
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_stored_outputs_are_those_of_one_complete_run(path):
     cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
@@ -31,7 +38,7 @@ def test_stored_outputs_are_those_of_one_complete_run(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
+def test_notebook_runs_from_top_to_bottom_and_its_model_is_as_good_as_stored(path, tmp_path, monkeypatch):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     minilm()
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -40,3 +47,6 @@ def test_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
     for cell in notebook.cells:
         if cell.cell_type == "code":
             assert not FAILURE.search("\n".join(_outputs(cell))), cell.source
+    stored = _accuracies(json.loads(path.read_text(encoding="utf-8")))
+    # 100 to 1,000 sentences are evaluated.
+    assert _accuracies(notebook)[-1] == pytest.approx(stored[-1], abs=0.05) and stored[-1] > 0.7
