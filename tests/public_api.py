@@ -21,7 +21,7 @@ import keras
 import numpy as np
 
 import bert_tf
-from bert_tf.api import base, task_models
+from bert_tf.api import base, distillation, task_models
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import BertConfig, TrainConfig
@@ -169,6 +169,8 @@ def callables(api):
     """All public callables of `bert_tf.__all__`; those that Keras and TensorFlow define are not ours."""
     for name in bert_tf.__all__:
         one = getattr(bert_tf, name)
+        if inspect.ismodule(one):  # the program of this name, if something has imported it, can be called like it
+            one = distillation.distill
         if not inspect.isclass(one):
             yield _callable(name, one, one, None)
             continue
