@@ -2,8 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -20,7 +19,7 @@ from bert_tf.model.ranges import Ranges
 from bert_tf.model.variables import HEADS, variable_shapes
 from bert_tf.tasks import TASKS
 from bert_tf.text import BaseTokenizer
-from bert_tf.types import Array, Json, Shapes, StrPath
+from bert_tf.types import Json, Shapes, StrPath
 
 
 def head_of(task: Mapping[str, Any]) -> str | None:
@@ -197,20 +196,6 @@ class Checkpoint:
 
 
 def assign(variables: Iterable[keras.Variable], tensors: Mapping[str, Tensor]) -> None:
-    """Assigns each variable the tensor of its path."""
-    variables = list(variables)
-    wanted = [as_dtype(tensors[variable.path], variable.dtype, variable.path) for variable in variables]
-    for variable, values in zip(variables, _read_ahead(wanted), strict=True):
-        variable.assign(values)
-
-
-def _read_ahead(tensors: Iterable[Tensor]) -> Iterator[Array]:
-    """The values of tensors, each of which a thread reads and checks while the one before it is used."""
-    coming: Future[Array] | None = None
-    with ThreadPoolExecutor(1) as reader:
-        for tensor in tensors:
-            before, coming = coming, reader.submit(tensor.read)
-            if before:
-                yield before.result()
-        if coming:
-            yield coming.result()
+    """Assigns each variable the tensor of its path, reading one tensor at a time."""
+    for variable in variables:
+        variable.assign(as_dtype(tensors[variable.path], variable.dtype, variable.path).read())
