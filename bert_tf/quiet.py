@@ -84,12 +84,15 @@ def hide_beam_warnings() -> None:
 @contextlib.contextmanager
 def warnings_only() -> Iterator[None]:
     """Hides messages below warnings, such as those about saving."""
-    before = logging.get_verbosity()
+    before, own = logging.get_verbosity(), standard_logging.getLogger("tensorflow")  # which notebooks have apart
+    level = own.level
     logging.set_verbosity(min(before, logging.WARNING))
+    own.setLevel(max(level, standard_logging.WARNING))
     try:
         yield
     finally:
         logging.set_verbosity(before)
+        own.setLevel(level)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,10 @@
+import logging
 import re
 from pathlib import Path
 
 import pytest
 
+from bert_tf import quiet
 from bert_tf.progress import TRAINING, bar, duration, training_line
 
 ROOT = Path(__file__).parents[1]
@@ -60,3 +62,15 @@ def test_durations_are_given_in_two_units(seconds, shown):
 def test_the_line_of_skipped_updates_omits_undefined_shares():
     metrics = {"mlm_loss": float("nan"), "mlm_accuracy": float("nan"), "padding_share": float("nan")}
     assert training_line(metrics, {}, 1e-3, None) == "mlm nan, lr 1.0e-3"
+
+
+def test_messages_below_warnings_are_hidden_for_a_while_in_tensorflows_own_logger_too():
+    own = logging.getLogger("tensorflow")
+    before = own.level
+    own.setLevel(logging.INFO)  # as in a notebook
+    try:
+        with quiet.warnings_only():
+            assert own.isEnabledFor(logging.WARNING) and not own.isEnabledFor(logging.INFO)
+        assert own.isEnabledFor(logging.INFO)
+    finally:
+        own.setLevel(before)
