@@ -84,7 +84,8 @@ def hide_beam_warnings() -> None:
 @contextlib.contextmanager
 def warnings_only() -> Iterator[None]:
     """Hides messages below warnings, such as those about saving."""
-    before, own = logging.get_verbosity(), standard_logging.getLogger("tensorflow")  # which notebooks have apart
+    before = logging.get_verbosity()
+    own = standard_logging.getLogger("tensorflow")  # in notebooks it prints without absl
     level = own.level
     logging.set_verbosity(min(before, logging.WARNING))
     own.setLevel(max(level, standard_logging.WARNING))

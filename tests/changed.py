@@ -24,7 +24,9 @@ def changed_files(since: str) -> list[str]:
     """Paths, relative to the checkout, of what differs from a commit, with files that git does not know yet."""
 
     def git(*words: str) -> list[str]:
-        done = subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True)
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"git {' '.join(words)}: {done.stderr.strip()}; --since takes a commit of this checkout")
         return done.stdout.splitlines()
 
     here = git("rev-parse", "--symbolic-full-name", "HEAD")[0]
@@ -88,6 +90,7 @@ def main() -> int:
     if options.list or not files:
         print("\n".join(files) or "no test can see what has changed")
         return 0
+    print(f"{len(files)} test files can see what has changed", flush=True)
     return int(pytest.main([*others, *files]))
 
 

@@ -215,8 +215,8 @@ class BaseTokenizer(tf.Module, abc.ABC):
 
         Args:
             strings: string [batch], a list, or one string (a batch of one).
-            special_tokens: treat the names of special tokens in the text as these tokens instead of ordinary text, as
-                always those of special added pieces.
+            special_tokens: treat the names of special tokens in the text as these tokens instead of ordinary text.
+                Special `added_pieces` always are tokens.
 
         Returns:
             int32 [batch, None].

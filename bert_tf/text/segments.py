@@ -1,7 +1,8 @@
 """Special pieces in texts: a text is split at their names, and what is between them is tokenized.
 
-Pieces that were added as special ones, such as markers of entities, are these in every text. The names of special
-tokens that a model puts around and in place of texts are so only on request: nobody's text is to contain them.
+A piece that was added to a vocabulary as a special one, such as a marker of entities, is a token in every text. The
+names of the model's own special tokens, such as [SEP], are tokens only on request: otherwise any text could inject
+them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -70,9 +71,8 @@ class Segments:
         """
         segments = self._split(text, special_tokens)  # [batch, None]
         values = segments.values
-        kinds = tf.strings.substr(values, 0, 1)  # first bytes
-        special, skipped = kinds == _SPECIAL, kinds == _SKIPPED
-        found, starts, ends = tokenize(tf.where(special | skipped, b"", values))
+        special, skipped, ordinary = _sorted(values)
+        found, starts, ends = tokenize(ordinary)
         marks = tf.strings.substr(tf.where(special, values, _marked(0)), 1, 2)
         decoded = tf.reshape(tf.io.decode_raw(marks, tf.uint8), [-1, 2])  # which has no columns without segments
         digits = tf.cast(decoded, tf.int32) - _DIGIT
@@ -96,15 +96,20 @@ class Segments:
 
     def ordinary(self, text: tf.Tensor) -> tf.Tensor:
         """The ordinary segments of texts, string [segments], and empty ones; split at added pieces only."""
-        values = self._split(text, special_tokens=False).values
-        kinds = tf.strings.substr(values, 0, 1)
-        return tf.where((kinds == _SPECIAL) | (kinds == _SKIPPED), b"", values)
+        return _sorted(self._split(text, special_tokens=False).values)[2]
 
     def _split(self, text: tf.Tensor, special_tokens: bool) -> tf.RaggedTensor:
         """Segments [batch, None] of texts: ordinary ones, special pieces, and the white space that these take along."""
         for pattern, rewrite in self._rewrites[special_tokens]:
             text = tf.strings.regex_replace(text, pattern, rewrite)
         return tf.strings.split(text, WALL)
+
+
+def _sorted(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Of segments: which are special pieces, which are skipped, and all with these two kinds as empty ones."""
+    kinds = tf.strings.substr(values, 0, 1)  # first bytes
+    special, skipped = kinds == _SPECIAL, kinds == _SKIPPED
+    return special, skipped, tf.where(special | skipped, b"", values)
 
 
 def _rewrites(name: str, number: int, flags: Collection[str]) -> list[tuple[str, bytes]]:

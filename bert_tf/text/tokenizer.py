@@ -231,7 +231,7 @@ class Tokenizer(BaseTokenizer):
         Args:
             strings: string [batch], a list, or one string (a batch of one).
             special_tokens: treat "[MASK]", "[SEP]", "[CLS]", "[UNK]" and "[PAD]" in the text as special tokens instead
-                of ordinary text. Special `added_pieces` always are.
+                of ordinary text. Special `added_pieces` always are tokens.
 
         Returns:
             int32 [batch, None].
