@@ -8,6 +8,7 @@ function counts, and so does a name in quotes that is a program's (`programs("fi
 
 import argparse
 import ast
+import itertools
 import pathlib
 import subprocess
 import sys
@@ -51,7 +52,8 @@ def test_files(changed: list[str]) -> list[str]:
             found |= {module, *graph.find_downstream_modules(module)}
         else:  # a page, a config, data: the modules that name it, or a folder that it is in
             parents = [str(parent) for parent in pathlib.PurePath(path).parents][:-1]
-            names = {pathlib.PurePath(path).name, *parents}
+            as_path = itertools.chain.from_iterable((f"{parent}/", f'/ "{parent}"') for parent in parents)
+            names = {pathlib.PurePath(path).name, *as_path}
             for name in (name for name, text in texts.items() if any(one in text for one in names)):
                 found |= {name, *graph.find_downstream_modules(name)}
     return sorted(map(_relative, found & tests))
