@@ -20,6 +20,6 @@ def test_a_test_that_sees_a_change_is_found_and_one_that_cannot_see_it_is_not(pa
     assert SEEN[path] in found and "tests/test_locks.py" not in found
 
 
-def test_a_change_that_no_test_sees_and_one_that_all_see():
-    assert files_for(["CHANGELOG.md"]) == []
+def test_a_change_that_one_test_sees_and_one_that_all_see():
+    assert files_for(["CHANGELOG.md"]) == ["tests/test_changed.py"]  # by this line
     assert {"tests/test_locks.py", *SEEN.values()} <= set(files_for(["tests/conftest.py"]))
