@@ -115,6 +115,7 @@ def white_space_codes() -> Array:
     return np.array([ord(char) for char in WHITE_SPACE], np.int32)
 
 
+@functools.cache
 def space_codes() -> Array:
     """All code points that the normalizer turns into a space: int32, ascending."""
     spaces = (char for char in _characters() if _normalize_character(char, False, False, False, {}) == " ")
