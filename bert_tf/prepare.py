@@ -17,7 +17,7 @@ from bert_tf.config.data import TokenizerSettings, corpora
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output
 from bert_tf.inputs.corpus.corpus import Corpus
-from bert_tf.inputs.corpus.dataset import corpus_warnings
+from bert_tf.inputs.corpus.dataset import corpus_warnings, sample
 from bert_tf.inputs.corpus.readers import LAYOUTS, check_text_files, find_files
 from bert_tf.locks import locked
 from bert_tf.quiet import hide_beam_warnings
@@ -83,7 +83,8 @@ def main(argv: list[str]) -> None:
     data = PretrainingData(_LAYOUT.value, max_length=512, max_bad_share=1.0)
     outputs = {name: os.path.join(_OUTPUT.value, name) if name else _OUTPUT.value for name in files}
     for name, own in files.items():
-        for warning in corpus_warnings(Corpus(own, tokenizer, data)):
+        corpus = Corpus(own, tokenizer, data)
+        for warning in corpus_warnings(corpus, sample(corpus)):
             print(f"{patterns[name]}: {warning}")
     with locked(_OUTPUT.value):
         for name, own in files.items():

@@ -60,11 +60,6 @@ class Corpus(NamedTuple):
         """The corpus of each language; the corpus itself if it has no languages."""
         return [self._replace(files=one.files, languages=(one,)) for one in self.languages] or [self]
 
-    @property
-    def name(self) -> str:
-        """The language's name, of one of the `parts`; "" without languages."""
-        return self.languages[0].name if self.languages else ""
-
     def check(self) -> int | None:
         """Raises DataError if a file is not readable, empty, cut off, no UTF-8 text or not a shard of this tokenizer.
 

@@ -38,14 +38,14 @@ _LANGUAGE_BLOCK = 256
 _TOO_SMALL = "the corpus makes less than"
 
 
-def check_corpus(corpus: Corpus) -> int | None:
-    """Raises an error for a corpus that cannot be used; reads the first megabyte of each file and two documents.
+def check_corpus(corpus: Corpus) -> tuple[int | None, list[str]]:
+    """Raises an error for a corpus that cannot be used; reads the first megabyte of each file and a sample.
 
     Checked are that files are readable, not empty and UTF-8 text or shards of this tokenizer, that compressed files are
     complete (which reads the whole of them), that there are enough documents, and that sequences have room for tokens.
 
     Returns:
-        As `Corpus.check`.
+        As `Corpus.check`, and the `corpus_warnings`.
     """
     special = corpus.tokenizer.specials(corpus.data.pairs != "none")
     if corpus.data.max_length < special + 2:
@@ -53,27 +53,33 @@ def check_corpus(corpus: Corpus) -> int | None:
             f"data.max_length is {corpus.data.max_length}; expected at least {special + 2}, for {special} special "
             "tokens and two of text"
         )
-    text_bytes = corpus.check()
-    with reading(", ".join(corpus.files)):
-        check_documents(corpus.documents([0, 0], per_block=2), corpus.data.pairs)
-    return text_bytes
+    text_bytes, blocks = corpus.check(), sample(corpus)
+    check_documents(blocks, corpus.data.pairs)
+    return text_bytes, corpus_warnings(corpus, blocks)
 
 
-def checked_corpus(files: Mapping[str, Sequence[str]], tokenizer: BaseTokenizer, data: PretrainingData) -> Corpus:
-    """The corpus of files by language, mixed by data.language_exponent, or of {"": files}; checks each language."""
-    sizes: dict[str, int] = {}
+def checked_corpus(
+    files: Mapping[str, Sequence[str]], tokenizer: BaseTokenizer, data: PretrainingData
+) -> tuple[Corpus, list[tuple[str, str]]]:
+    """Checks each language and mixes them.
+
+    Returns:
+        The corpus of files by language, mixed by data.language_exponent, or of {"": files}; and the warnings on it,
+        tuples (language, warning).
+    """
+    sizes, warnings = dict[str, int](), list[tuple[str, str]]()
     for name, own in files.items():
         with _naming(name):
-            size = check_corpus(Corpus(own, tokenizer, data))
+            size, found = check_corpus(Corpus(own, tokenizer, data))
             if name and size is None:
                 raise DataError(
                     f"{own[0]}: prepared by an earlier version, without the size of the text, by which languages are "
                     "sampled; prepare the text again"
                 )
         sizes[name] = size or 0
-    if "" in files:
-        return Corpus(files[""], tokenizer, data)
-    return Corpus([*itertools.chain(*files.values())], tokenizer, data, smoothed(files, sizes, data.language_exponent))
+        warnings += [(name, warning) for warning in found]
+    languages = () if "" in files else smoothed(files, sizes, data.language_exponent)
+    return Corpus([*itertools.chain(*files.values())], tokenizer, data, languages), warnings
 
 
 @contextlib.contextmanager
@@ -85,14 +91,15 @@ def _naming(language: str) -> Iterator[None]:
         raise (type(error)(f"language {language}: {error}") if language else error) from None
 
 
-def corpus_warnings(corpus: Corpus) -> list[str]:
-    """Lines for the user: on too many unknown tokens, and if most pairs will be bad, with the ways out.
-
-    Reads a sample.
-    """
-    plain = corpus._replace(data=dataclasses.replace(corpus.data, masking="token"))  # ids without marks of words
+def sample(corpus: Corpus) -> list[tf.RaggedTensor]:
+    """The `first_documents` of a corpus; ids without marks of words."""
+    plain = corpus._replace(data=dataclasses.replace(corpus.data, masking="token"))
     with reading(", ".join(corpus.files)):
-        blocks = first_documents(plain.documents([0, 0], per_block=8))
+        return first_documents(plain.documents([0, 0], per_block=8))
+
+
+def corpus_warnings(corpus: Corpus, blocks: Sequence[tf.RaggedTensor]) -> list[str]:
+    """Lines for the user on a `sample`: many unknown tokens; pairs that will mostly be bad, with the ways out."""
     tokenizer = corpus.tokenizer
     unknown = sum(int(tf.math.count_nonzero(block.flat_values == tokenizer.unk_id)) for block in blocks)
     lines = [report(tokenizer, unknown, sum(int(tf.size(block.flat_values)) for block in blocks))]
@@ -131,7 +138,7 @@ def reading(name: str) -> Iterator[None]:
 def pretraining_dataset(
     corpus: Corpus,
     *,
-    seed: int,
+    seed: int | tf.Tensor,
     epoch: int | tf.Tensor,
     batch_size: int,
     drop_remainder: bool = True,
@@ -148,7 +155,7 @@ def pretraining_dataset(
     Args:
         corpus: prepared shards give the same batches as their text files, except for the documents that were dropped as
             duplicates.
-        seed: with `epoch`, determines order, pairs and masks, identically on every machine.
+        seed: int or int64 scalar tensor; with `epoch`, determines order, pairs and masks, identically on every machine.
         epoch: int or int64 scalar tensor; a fixed epoch gives the same masks every time, as evaluation needs.
         batch_size: rows per batch; a row is a sequence or, with data.pack, as many pairs as fit.
         drop_remainder: drops the last batch if it is not full.
@@ -169,7 +176,7 @@ def pretraining_dataset(
         tf.errors.InvalidArgumentError: while reading, if the corpus is too small for a batch or too much of it is
             unreadable. `reading` turns it into a DataError.
     """
-    epoch_seed = tf.random.fold_in(tf.constant([seed, 0], tf.int64), tf.cast(epoch, tf.int64))
+    epoch_seed = tf.random.fold_in(tf.convert_to_tensor([seed, 0], tf.int64), tf.cast(epoch, tf.int64))
     file_seed, pair_seed, order_seed, mask_seed = tf.unstack(tf.random.split(epoch_seed, 4))
 
     tokenizer, data = corpus.tokenizer, corpus.data

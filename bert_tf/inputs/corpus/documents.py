@@ -19,14 +19,29 @@ _SAMPLED_DOCUMENTS, _SAMPLED_TOKENS = 1000, 100_000
 _MOST_SINGLE, _MOST_CUT = 0.5, 0.1
 
 
-def check_documents(documents: tf.data.Dataset, pairs: str = "nsp") -> None:
-    """Raises a DataError if the corpus has too few documents; reads at most two.
+def first_documents(documents: tf.data.Dataset) -> list[tf.RaggedTensor]:
+    """A sample: the first blocks of documents, which show what a corpus is like; at least two documents, if it has two.
 
     Args:
         documents: Dataset of blocks of documents, RaggedTensors [num_documents, None, None].
+    """
+    blocks, count, tokens = list[tf.RaggedTensor](), 0, 0
+    for block in documents:
+        blocks.append(block)
+        count, tokens = count + int(block.nrows()), tokens + int(tf.size(block.flat_values))
+        if count >= _SAMPLED_DOCUMENTS or (count > 1 and tokens >= _SAMPLED_TOKENS):
+            break
+    return blocks
+
+
+def check_documents(blocks: Iterable[tf.RaggedTensor], pairs: str = "nsp") -> None:
+    """Raises a DataError if the corpus has too few documents.
+
+    Args:
+        blocks: as `first_documents` returns them.
         pairs: "nsp" needs two documents, "sop" and "none" need one.
     """
-    count = len(list(documents.unbatch().take(2)))
+    count = sum(int(block.nrows()) for block in blocks)
     if not count:
         raise DataError("the corpus has no text, expected documents separated by blank lines; add text")
     if count < 2 and pairs == "nsp":
@@ -37,17 +52,6 @@ def check_documents(documents: tf.data.Dataset, pairs: str = "nsp") -> None:
         )
 
 
-def first_documents(documents: tf.data.Dataset) -> list[tf.RaggedTensor]:
-    """A sample: the first blocks of documents, which show what a corpus is like."""
-    blocks, count, tokens = list[tf.RaggedTensor](), 0, 0
-    for block in documents:
-        blocks.append(block)
-        count, tokens = count + int(block.nrows()), tokens + int(tf.size(block.flat_values))
-        if count >= _SAMPLED_DOCUMENTS or tokens >= _SAMPLED_TOKENS:
-            break
-    return blocks
-
-
 def unfit_for_pairs(blocks: Iterable[tf.RaggedTensor], max_tokens: int) -> str:
     """Says in a few words why the pairs of a corpus will be bad; "" if they will not.
 
@@ -55,7 +59,7 @@ def unfit_for_pairs(blocks: Iterable[tf.RaggedTensor], max_tokens: int) -> str:
     answers so is right. Sentences that are longer than a pair lose the rest.
 
     Args:
-        blocks: of documents, RaggedTensors [num_documents, None, None].
+        blocks: as `first_documents` returns them.
         max_tokens: as for `sentence_pairs`.
     """
     count = single = tokens = lost = 0

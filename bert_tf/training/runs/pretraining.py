@@ -14,7 +14,7 @@ from bert_tf.config.encoder_distillation import OBJECTIVES
 from bert_tf.config.train import PRETRAINING_RATE
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.corpus import Corpus, check_unchanged, corpus_identity, find_corpus
-from bert_tf.inputs.corpus.dataset import checked_corpus, corpus_warnings, pretraining_dataset, reading
+from bert_tf.inputs.corpus.dataset import checked_corpus, pretraining_dataset, reading
 from bert_tf.inputs.corpus.languages import Language
 from bert_tf.inputs.corpus.packed_rows import most_pairs
 from bert_tf.inputs.corpus.service import through_service
@@ -103,11 +103,10 @@ def pretrain(
     model_config = _model_config(config, tokenizer, longest, teacher or config.tokenizer.vocab)
     if larger:
         larger.check(model_config, longest)
-    corpus = checked_corpus(files, tokenizer, config.data)
-    validation = checked_corpus(validation_files, tokenizer, config.data) if validation_files else None
-    for part in corpus.parts() if is_chief(strategy) else ():
-        for warning in corpus_warnings(part._replace(data=phases[0][0])):
-            print(f"{part.name or config.input}: {warning}")
+    corpus, warnings = checked_corpus(files, tokenizer, phases[0][0])
+    validation = checked_corpus(validation_files, tokenizer, config.data)[0] if validation_files else None
+    for name, warning in warnings if is_chief(strategy) else ():
+        print(f"{name or config.input}: {warning}")
     identity = {"input": _contents(files), "tokenizer": tokenizer_identity(tokenizer)["fingerprint"]}
     if validation:
         identity["validation"] = _contents(validation_files)

@@ -53,29 +53,36 @@ def data_of(**fields):
 
 
 @functools.cache
-def batches_of(corpus, seed=1, batch_size=8, **fields):
-    """The batches of epoch 0, with the last one."""
-    dataset = pretraining_dataset(
-        Corpus(*corpus, data_of(**fields)), seed=seed, epoch=0, batch_size=batch_size, drop_remainder=False
-    )
-    return list(dataset.with_options(without_tuning()).as_numpy_iterator())
+def runs_of(corpus, *runs, **fields):
+    """The batches of each (seed, epoch, number of shards, shard), with the last batch; from one trace."""
+    made = [[] for _ in runs]
 
-
-@functools.cache
-def epochs_of(corpus, *epochs, drop_remainder=False, **fields):
-    """The batches of each of these epochs, from one trace."""
-    made = [[] for _ in epochs]
-
-    def batches(number, epoch):
+    def batches(number, run):
+        seed, epoch, shards, shard = tf.unstack(run)
         dataset = pretraining_dataset(
-            Corpus(*corpus, data_of(**fields)), seed=1, epoch=epoch, batch_size=8, drop_remainder=drop_remainder
+            Corpus(*corpus, data_of(**fields)),
+            **{"seed": seed, "epoch": epoch, "shard": (shards, shard), "batch_size": 8, "drop_remainder": False},
         )
         return dataset.map(lambda features: (number, features))
 
-    numbered = tf.data.Dataset.from_tensor_slices(list(epochs)).enumerate().flat_map(batches)
+    numbered = tf.data.Dataset.from_tensor_slices(tf.constant(runs, tf.int64)).enumerate().flat_map(batches)
     for number, features in numbered.with_options(without_tuning()).as_numpy_iterator():
         made[number].append(features)
     return made
+
+
+FIRST, SECOND = (1, 0, 1, 0), (1, 1, 1, 0)  # epochs
+SHARDS = [(1, 0, 3, shard) for shard in range(3)]
+
+
+def epochs_of(corpus, **fields):
+    """The batches of two epochs."""
+    return runs_of(corpus, FIRST, SECOND, **fields)
+
+
+def pairs_of(corpus):
+    """The batches of the first epoch, the same again, the second epoch, another seed, and shards of the first epoch."""
+    return runs_of(corpus, FIRST, FIRST, SECOND, (2, 0, 1, 0), *SHARDS)
 
 
 def rows_of(batches, name):
@@ -120,7 +127,7 @@ def test_features_have_the_documented_names_types_and_static_shapes(too_large):
 
 
 def test_rows_are_packed_pairs_of_running_text_and_the_label_tells_whether_from_one_document(corpus):
-    batches = batches_of(corpus)
+    batches = pairs_of(corpus)[0]
     ids, types, mask = unmasked(batches), rows_of(batches, "input_type_ids"), rows_of(batches, "input_mask")
     labels = rows_of(batches, "next_sentence_labels")
     for row, row_types, row_mask, label in zip(ids, types, mask, labels, strict=True):
@@ -139,7 +146,7 @@ def test_rows_are_packed_pairs_of_running_text_and_the_label_tells_whether_from_
 
 
 def test_masks_follow_the_rate_and_never_touch_specials_or_padding(corpus):
-    batches = batches_of(corpus)
+    batches = pairs_of(corpus)[0]
     ids, lengths = unmasked(batches), rows_of(batches, "input_mask").sum(1)
     positions, weights = rows_of(batches, "masked_lm_positions"), rows_of(batches, "masked_lm_weights")
     expected = [min(5, max(1, round(0.15 * int(n)))) for n in lengths]
@@ -150,27 +157,26 @@ def test_masks_follow_the_rate_and_never_touch_specials_or_padding(corpus):
     assert stats.binomtest(int((shown == MASK).sum()), int(weights.sum()), 0.8).pvalue > 0.01
 
 
-def test_every_epoch_has_new_pairs_and_masks_and_is_repeatable_for_any_global_seed(corpus):
-    kept = batches_of(corpus)
-    tf.random.set_seed(99)
-    first, again, second = epochs_of(corpus, 0, 0, 1, drop_remainder=True)
-    assert equal(first, again) and equal(first, kept[: len(first)])
-    assert not equal(kept, batches_of(corpus, seed=2))
-    # The last batch is dropped or kept.
-    assert {len(batch["input_mask"]) for batch in first} == {8}
-    assert len(kept) - len(first) == (len(rows_of(kept, "input_mask")) % 8 > 0)
+def test_every_epoch_has_new_pairs_and_masks_and_is_repeatable(corpus):
+    first, again, second, other_seed, *_ = pairs_of(corpus)
+    assert equal(first, again) and not equal(first, other_seed)
     pairs = {row.tobytes() for row in unmasked(first)}
     assert np.mean([row.tobytes() in pairs for row in unmasked(second)]) < 0.3
     assert rows_of(first, "masked_lm_positions")[:8].tolist() != rows_of(second, "masked_lm_positions")[:8].tolist()
 
 
+def test_shards_of_an_epoch_are_its_batches_in_round_robin_order(corpus):
+    first, *_, one, two, three = pairs_of(corpus)
+    assert all(equal(first[index::3], shard) for index, shard in enumerate((one, two, three)))
+
+
 def test_the_order_of_examples_is_random(corpus):
-    starts = unmasked(batches_of(corpus))[:, 1]
+    starts = unmasked(pairs_of(corpus)[0])[:, 1]
     assert abs(stats.spearmanr(range(len(starts)), starts).statistic) < 0.25
 
 
 def test_batches_of_similar_length_are_padded_to_a_multiple_and_contain_the_same_examples(corpus):
-    batches = batches_of(corpus, length_multiple=4)
+    (batches,) = runs_of(corpus, FIRST, length_multiple=4)
     widths = [batch["input_word_ids"].shape[1] for batch in batches]
     assert all(width % 4 == 0 and width <= 32 for width in widths) and len(set(widths)) > 1
     for batch, width in zip(batches, widths, strict=True):
@@ -180,7 +186,7 @@ def test_batches_of_similar_length_are_padded_to_a_multiple_and_contain_the_same
     def texts(batches):
         return sorted(row[row != PAD].tolist() for batch in batches for row in unmasked([batch]))
 
-    static = batches_of(corpus)
+    static = pairs_of(corpus)[0]
     assert texts(batches) == texts(static)
 
     def padding(batches):
@@ -227,15 +233,12 @@ def test_a_corpus_of_one_sentence_is_refused_before_training(tmp_path):
         check_corpus(Corpus([str(path)], Tokenizer(SPECIALS), PretrainingData()))
 
 
-def test_a_corpus_of_one_line_documents_gets_a_line_with_both_ways_out(corpus, tmp_path):
-    path = tmp_path / "lines.txt"
-    tokenizer = Tokenizer([*corpus[1].vocab, "."])
-    path.write_text("\n\n".join(f"w{k} w{k + 1}. w{k + 2}" for k in range(0, 90, 3)))
-    (warning,) = corpus_warnings(Corpus([str(path)], tokenizer, PretrainingData(pairs="sop")))
+def test_a_corpus_of_one_line_documents_gets_a_line_with_both_ways_out():
+    lines = [tf.ragged.constant([[[5, 6, 7]]] * 30, dtype=tf.int32)]
+    (warning,) = corpus_warnings(Corpus([], Tokenizer(SPECIALS), PretrainingData(pairs="sop")), lines)
     line = "of the first 30 documents, 100% have a single sentence, so that their pairs always have label 1; "
     assert warning.startswith(line) and "data.layout" in warning and "data.pairs=none" in warning
-    path.write_text("\n".join(f"w{k}" for k in range(30)))
-    one_sentence = corpus_warnings(Corpus([str(path)], tokenizer, PretrainingData(layout="documents")))
+    one_sentence = corpus_warnings(Corpus([], Tokenizer(SPECIALS), PretrainingData(layout="documents")), lines)
     assert one_sentence == [line + "train without pairs (data.pairs=none)"]
 
 
@@ -244,7 +247,8 @@ def test_a_corpus_with_many_unknown_tokens_gets_a_line(tmp_path):
     path.write_text("\n\n".join(f"w1 strange w{k}" for k in range(30)))
     data = PretrainingData(pairs="none", masking="whole_word")  # which marks words in the ids
     tokenizer = Tokenizer([*SPECIALS, "strange", "w", "##1", "##2"])
-    found = corpus_warnings(Corpus([str(path)], tokenizer, data))
+    size, found = check_corpus(Corpus([str(path)], tokenizer, data))
+    assert size == path.stat().st_size
     # Each of 30 lines has 3 known tokens (w ##1 strange) and one more word. 6 of these words are known, and 16 tokens:
     # w1, w2, w11, w12, w21 and w22. So 24 of 90 + 16 + 24 are unknown. Without pairs, single sentences are no problem.
     assert found == [
@@ -264,7 +268,7 @@ PACKED_SENTENCES = SENTENCES | {"pack": True, "masking": "whole_word"}
 
 
 def test_full_sentences_have_no_labels_and_a_separator_between_documents(corpus):
-    batches, _ = epochs_of(corpus, 0, 1, **SENTENCES)
+    batches, _ = epochs_of(corpus, **SENTENCES)
     assert "next_sentence_labels" not in batches[0]
     ids, mask, types = unmasked(batches), rows_of(batches, "input_mask"), rows_of(batches, "input_type_ids")
     assert not types.any()
@@ -284,7 +288,7 @@ def test_full_sentences_have_no_labels_and_a_separator_between_documents(corpus)
 def test_full_sentences_largely_repeat_in_the_next_epoch_with_new_masks_but_packed_ones_do_not(corpus):
     shares = {}
     for options in (SENTENCES, PACKED_SENTENCES):
-        first, second = epochs_of(corpus, 0, 1, **options)
+        first, second = epochs_of(corpus, **options)
         masks = dict(zip(map(bytes, unmasked(first)), rows_of(first, "masked_lm_positions").tolist(), strict=True))
         both = [masks.get(bytes(row)) for row in unmasked(second)]
         shares["pack" in options] = np.mean([mask is not None for mask in both])
@@ -296,8 +300,8 @@ def test_full_sentences_largely_repeat_in_the_next_epoch_with_new_masks_but_pack
 
 
 def test_packed_full_sentences_are_rows_of_one_full_sequence_each(corpus):
-    batches, _ = epochs_of(corpus, 0, 1, **PACKED_SENTENCES)
-    assert batches[0].keys() == epochs_of(corpus, 0, 1, **SENTENCES)[0][0].keys()
+    batches, _ = epochs_of(corpus, **PACKED_SENTENCES)
+    assert batches[0].keys() == epochs_of(corpus, **SENTENCES)[0][0].keys()
     ids, lengths = unmasked(batches), rows_of(batches, "input_mask").sum(1)
     assert sorted(lengths)[1:] == [12] * (len(lengths) - 1)
     assert rows_of(batches, "input_mask").max() == 1
@@ -314,8 +318,9 @@ def test_packed_full_sentences_are_rows_of_one_full_sequence_each(corpus):
 
 def test_packed_full_sentences_are_masked_on_the_device_as_on_the_host(corpus):
     masker = Masker(data_of(**PACKED_SENTENCES), corpus[1])
-    raw = batches_of(corpus, mask_on="device", **PACKED_SENTENCES)
-    for batch, expected in zip(raw, epochs_of(corpus, 0, 1, **PACKED_SENTENCES)[0], strict=True):
+    tf.random.set_seed(99)  # which changes nothing
+    (raw,) = runs_of(corpus, FIRST, mask_on="device", **PACKED_SENTENCES)
+    for batch, expected in zip(raw, epochs_of(corpus, **PACKED_SENTENCES)[0], strict=True):
         masked = masker({name: tf.constant(value) for name, value in batch.items()})
         assert all(np.array_equal(masked[name], value) for name, value in expected.items())
 
@@ -339,13 +344,15 @@ def sequences_of(batches):
 @pytest.mark.parametrize("pairs", ["nsp", pytest.param("sop", marks=pytest.mark.slow)])
 def test_packed_rows_contain_the_sequences_of_single_rows_with_as_many_masks(corpus, pairs):
     fields = {} if pairs == "nsp" else {"pairs": pairs}
-    packed, single = epochs_of(corpus, 0, 0, 1, pack=True, **fields)[0], batches_of(corpus, **fields)
+    single = pairs_of(corpus)[0] if pairs == "nsp" else runs_of(corpus, FIRST, **fields)[0]
+    tf.random.set_seed(99)  # which changes nothing
+    packed, _ = epochs_of(corpus, pack=True, **fields)
     assert sequences_of(packed) == sequences_of(single)
     assert sum(len(batch["input_mask"]) for batch in packed) < sum(len(batch["input_mask"]) for batch in single)
 
 
 def test_packed_features_mark_the_start_of_each_sequence(corpus):
-    batches, _, _ = epochs_of(corpus, 0, 0, 1, pack=True)
+    batches, _ = epochs_of(corpus, pack=True)
     mask, ids = rows_of(batches, "input_mask"), unmasked(batches)
     firsts, weights = rows_of(batches, "first_token_positions"), rows_of(batches, "next_sentence_weights")
     assert firsts.shape == weights.shape == (len(mask), 32 // 5)
@@ -356,15 +363,15 @@ def test_packed_features_mark_the_start_of_each_sequence(corpus):
         assert (ids[row, places] == CLS).all() and (ids[row] == CLS).sum() == len(places)
 
 
-def test_packed_epochs_differ_and_are_repeatable(corpus):
-    first, again, second = epochs_of(corpus, 0, 0, 1, pack=True)
-    assert equal(first, again) and not equal(first, second)
+def test_packed_epochs_differ(corpus):
+    first, second = epochs_of(corpus, pack=True)
+    assert not equal(first, second)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("masking", ["whole_word", "span"])
 def test_masks_of_packed_rows_stay_within_their_sequences(corpus, masking):
-    for tokens, _, count, _ in sequences_of(batches_of(corpus, pack=True, masking=masking)):
+    for tokens, _, count, _ in sequences_of(runs_of(corpus, FIRST, pack=True, masking=masking)[0]):
         assert 1 <= count <= max(1, round(0.15 * len(tokens)))
 
 
@@ -375,7 +382,7 @@ def test_segments_of_googles_sample_text_are_running_text_from_its_three_documen
     tokenizer = tokenizer_of(tmp_path, [*letters, *(f"##{letter}" for letter in letters), *".,;:!?'\"-()"])
     files = (str(SAMPLE_TEXT),)
     check_corpus(Corpus(files, tokenizer, PretrainingData()))
-    batches = batches_of((files, tokenizer), max_length=64)
+    (batches,) = runs_of((files, tokenizer), FIRST, max_length=64)
     # Ids as characters: a segment is running text if it is a substring.
     pieces = tokenizer.tokenize(SAMPLE_TEXT.read_text().split("\n\n")).to_list()
     documents = ["".join(map(chr, document)) for document in pieces]

@@ -249,10 +249,8 @@ def test_a_sentence_of_two_million_tokens_is_truncated_quickly():
 
 
 def blocks(documents):
-    """Dataset of blocks of one document, and of one without documents."""
-    return tf.data.Dataset.from_tensors(ragged([])).concatenate(
-        tf.data.Dataset.from_tensor_slices(ragged(documents)).batch(1)
-    )
+    """Blocks of one document, and one without documents."""
+    return [ragged([]), *(ragged([document]) for document in documents)]
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def data_of(**fields):
 @pytest.fixture(scope="module")
 def corpus(text):
     files, tokenizer = text
-    return checked_corpus(files, tokenizer, data_of())
+    return checked_corpus(files, tokenizer, data_of())[0]
 
 
 @pytest.fixture(scope="module")
@@ -177,13 +177,13 @@ def shards(text, tmp_path_factory):
 
 
 def test_prepared_languages_have_the_shares_of_their_text(corpus, shards):
-    found = checked_corpus(shards, corpus.tokenizer, corpus.data).languages
+    found = checked_corpus(shards, corpus.tokenizer, corpus.data)[0].languages
     assert [language._replace(files=()) for language in found] == [one._replace(files=()) for one in corpus.languages]
 
 
 @pytest.mark.slow
 def test_prepared_languages_give_the_same_batches_as_their_text(corpus, shards, epoch_of):
-    prepared = checked_corpus(shards, corpus.tokenizer, corpus.data)
+    prepared, _ = checked_corpus(shards, corpus.tokenizer, corpus.data)
     made = list(pretraining_dataset(prepared, seed=1, epoch=0, batch_size=BATCH).as_numpy_iterator())
     for batch, expected in zip(made, epoch_of("pairs"), strict=True):
         assert all(np.array_equal(batch[name], expected[name]) for name in expected)

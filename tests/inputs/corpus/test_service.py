@@ -144,11 +144,3 @@ def test_a_restarted_worker_is_an_error_instead_of_another_order():
         with raises(DataError, "restarted"), reading("corpus"):
             for expected in range(10, 100_000):
                 assert next(batches)[0]["number"][0] == expected
-
-
-def test_shards_of_an_epoch_are_its_batches_in_round_robin_order(epoch_batches):
-    whole = list(epoch_batches(1).as_numpy_iterator())
-    shards = tf.data.Dataset.range(3).flat_map(lambda index: epoch_batches(1, (3, index)))
-    expected = [batch for index in range(3) for batch in whole[index::3]]
-    for batch, twin in zip(expected, shards.as_numpy_iterator(), strict=True):
-        assert all(np.array_equal(batch[name], twin[name]) for name in batch)
