@@ -25,6 +25,7 @@ from bert_tf.model import chunks
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from tests.errors import raises
+from tests.inference.eager import EagerEmbedder
 from tests.model.small import PIECES, small_config
 
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
@@ -40,7 +41,8 @@ def encoder():
 
 @pytest.fixture(scope="module")
 def make(encoder):
-    return lambda **config: Embedder(encoder, Tokenizer(VOCABULARY), EmbeddingConfig(**config))
+    """Function that makes an embedder, without graphs if its class is not given."""
+    return lambda kind=EagerEmbedder, **config: kind(encoder, Tokenizer(VOCABULARY), EmbeddingConfig(**config))
 
 
 def states(encoder, text):
@@ -109,7 +111,7 @@ def test_each_token_of_a_long_text_is_taken_from_the_window_of_most_context(enco
 def test_batches_do_not_change_vectors_or_their_order(make, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
-    embedder = make()
+    embedder = make(Embedder)
     alone, together = (list(extract(embedder, read_texts(str(path)), size)) for size in (1, 3))
     assert [example.text for example, _ in together] == TEXTS
     for (_, one), (_, other) in zip(alone, together, strict=True):
@@ -119,7 +121,7 @@ def test_batches_do_not_change_vectors_or_their_order(make, tmp_path):
 @pytest.mark.parametrize(
     "per, pool",
     [
-        pytest.param(per, pool, marks=[] if pool in ("mean", None) else pytest.mark.slow)
+        pytest.param(per, pool, marks=[] if per != "word" and pool in ("mean", None) else pytest.mark.slow)
         for per, pools in POOLS.items()
         for pool in pools
     ],
@@ -127,7 +129,7 @@ def test_batches_do_not_change_vectors_or_their_order(make, tmp_path):
 def test_running_the_model_on_few_windows_at_a_time_gives_the_same_vectors(make, monkeypatch, per, pool):
     texts, shapes = tf.constant([*TEXTS, "the good a b " * 9]), []
     whole = make(per=per, pool=pool, max_length=8)(texts)["vector"]
-    embedder = make(per=per, pool=pool, max_length=8)
+    embedder = make(Embedder, per=per, pool=pool, max_length=8)
     monkeypatch.setattr(chunks, "_TOKENS", 24)
     model = embedder.model
 
@@ -175,7 +177,7 @@ def test_a_long_text_has_its_own_batch():
     assert [int(found["vector"][0]) for _, found in extract(Counting(), examples, 8)] == [4, 4, 1, 4, 4]
 
 
-@pytest.mark.parametrize("per", [pytest.param("sentence", marks=pytest.mark.slow), "word"])
+@pytest.mark.parametrize("per", ["sentence", "word"])
 def test_all_file_formats_have_the_same_contents(make, tmp_path, per):
     source = tmp_path / "a.tsv"
     source.write_text("x\tsentence\n" + "".join(f"1\t{text}\n" for text in TEXTS), encoding="utf-8")
@@ -234,9 +236,26 @@ def test_inconsistent_settings_are_refused(make, config, message):
         make(**config)
 
 
-@pytest.mark.parametrize("per", ["word", pytest.param("sentence", marks=pytest.mark.slow)])
+def test_signatures_give_padded_vectors_of_words(make):
+    embedder = make(per="word", features=FeatureConfig((0, -1), "concat"))
+    made = {name: one.python_function for name, one in embedder.signatures(embedder.model).items()}
+    texts = tf.constant(TEXTS)
+    expected, found = embedder(texts), made["serving_default"](texts)
+    assert found.pop("word_count").numpy().tolist() == expected["text"].row_lengths().numpy().tolist()
+    assert found.keys() == expected.keys()
+    close(found["vector"], expected["vector"].to_tensor())
+    assert all(np.array_equal(found[name], expected[name].to_tensor()) for name in ("text", "start", "end"))
+    words = ["a", "St.", "\u200b", "can't"]
+    expected = embedder(tf.constant([" ".join(words)]), **word_columns([[tagged("", words, None, None, "")]]))
+    found = made["words"](tf.constant([words]))
+    assert [word.decode() for word in found["text"][0].numpy()] == words
+    close(found["vector"][0], expected["vector"][0])
+
+
+@pytest.mark.slow  # the exports of other files have the same signatures
+@pytest.mark.parametrize("per", ["word", "sentence"])
 def test_an_exported_model_gives_the_same_vectors_as_extraction(make, tmp_path, per):
-    embedder = make(per=per, features=FeatureConfig((0, -1), "concat"))
+    embedder = make(Embedder, per=per, features=FeatureConfig((0, -1), "concat"))
     path = export(embedder, embedder.model, str(tmp_path / per), check=False).path
     check_ops(path)
     expected, exported = embedder(tf.constant(TEXTS)), ask.Model(path)
@@ -247,13 +266,6 @@ def test_an_exported_model_gives_the_same_vectors_as_extraction(make, tmp_path, 
         if per == "word":
             assert answer["text"] == [word.decode() for word in expected["text"][row].numpy()]
             assert answer["word_count"] == len(answer["text"])
-    if per == "sentence":
-        return
-    words = ["a", "St.", "\u200b", "can't"]
-    expected = embedder(tf.constant([" ".join(words)]), **word_columns([[tagged("", words, None, None, "")]]))
-    answer = exported.ask({"words": words})
-    assert answer["text"] == words
-    close(answer["vector"], expected["vector"][0])
 
 
 def test_the_program_writes_vectors_and_refuses_wrong_flags(programs, encoder, tmp_path):
