@@ -72,6 +72,10 @@ class CpuDispatch:
         self.table = tf.lookup.StaticHashTable(_VariantIndex(mode, variants), default_value=len(variants) - 1)
         self._functions: dict[tuple[Inference, tuple[int, ...]], TfFunction] = {}
 
+    def chosen(self) -> Variant:
+        """That of this processor."""
+        return self._variants[int(self.table.lookup(tf.constant(0, tf.int64)))]
+
     def __call__(self, inference: Inference, features: Tensors) -> Any:
         inputs = {tensor.name: features[tensor.name] for tensor in inference.model.inputs}
         indices = tuple(range(len(self._variants)))

@@ -1,8 +1,5 @@
 """Exports in low precision of models whose layers share their weights and whose embeddings are projected."""
 
-import json
-import pathlib
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +9,10 @@ from bert_tf.errors import DataError
 from bert_tf.inference import ask
 from bert_tf.inference.samples import SENTENCES
 from bert_tf.inference.saved_model import export
+from bert_tf.inference.session import TOLERANCES
+from bert_tf.model.precision.dispatch import VARIANTS, CpuDispatch
 from bert_tf.model.precision.optimize import optimized
+from bert_tf.tasks.signatures import attention_signature
 from tests.errors import raises
 from tests.inference.exports import LENGTH, VOCABULARY, classifier
 from tests.model.precision.test_int8 import exports_int8
@@ -28,6 +28,21 @@ def albert():
     return task, encoder, randomize(task.build(encoder), scale=0.4)
 
 
+def pruned():
+    """Likewise, of layers of different sizes."""
+    task = classifier()
+    encoder = BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, **PRUNED))
+    return task, encoder, randomize(task.build(encoder), scale=0.4)
+
+
+TEXTS = ["A film to remember.", "the good " * 40, ""]
+
+
+def probabilities(task, model):
+    features = task.codec.token_features({"text": tf.constant(TEXTS)})
+    return tf.nn.softmax(model({name: features[name] for name in model.input})["logits"]).numpy()
+
+
 @pytest.mark.parametrize(
     "mode, dtype, count",
     [
@@ -36,40 +51,51 @@ def albert():
         pytest.param("int8", tf.int8, 1 + 4, marks=exports_int8),
     ],
 )
-def test_an_export_has_one_set_of_weights_for_all_layers(albert, tmp_path, mode, dtype, count):
-    task, _, model = albert
-    exported = export(task, model, str(tmp_path), optimize=mode)  # compared with the model in a session
-    weights = tf.train.load_checkpoint(f"{exported.path}/variables/variables").get_variable_to_dtype_map()
-    assert list(weights.values()).count(dtype) == count
-    texts = ["A film to remember.", "the good " * 40, ""]
-    features = task.codec.token_features({"text": tf.constant(texts)})
-    logits = model({name: features[name] for name in model.input})["logits"]
-    found = ask.Model(exported.path).run({"text": texts})["probabilities"]
-    np.testing.assert_allclose(found, tf.nn.softmax(logits), atol=0.1)
-    card = json.loads(pathlib.Path(exported.path, "assets.extra/model_card.json").read_text())
-    assert card["approximation"].startswith(f"{mode}: the last layer differs by ")
+def test_an_export_has_one_set_of_weights_for_all_layers(albert, mode, dtype, count):
+    task, encoder, model = albert
+    with optimized(encoder, mode, task.tokenizer, SENTENCES, TOLERANCES[mode]) as made:
+        served = task.signatures(model)["serving_default"].get_concrete_function()
+        assert [variable.dtype for variable in served.variables].count(dtype) == count
+        found = served(tf.constant(TEXTS))["probabilities"]
+    assert made.approximation.startswith(f"{mode}: the last layer differs by ")
+    np.testing.assert_allclose(found, probabilities(task, model), atol=0.1)
+
+
+@multiplies_bfloat16
+def test_layers_of_different_sizes_are_computed_in_low_precision():
+    task, encoder, model = pruned()
+    expected = probabilities(task, model)
+    with optimized(encoder, "bfloat16", task.tokenizer, SENTENCES, TOLERANCES["bfloat16"]):
+        found = task.signatures(model)["serving_default"](tf.constant(TEXTS))["probabilities"]
+        shapes = attention_signature(task.codec, model)(tf.constant(TEXTS[:1]))["attention_shape"]
+    np.testing.assert_allclose(found, expected, atol=0.1)
+    assert shapes[:, :2].numpy().tolist() == [[2, 3]]  # zeros for heads that a layer lacks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", ["albert", "pruned"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param("bfloat16", marks=multiplies_bfloat16), pytest.param("int8", marks=exports_int8), "none"]
+)
+def test_such_layers_are_exported(albert, tmp_path, made, mode):
+    task, _, model = albert if made == "albert" else pruned()
+    exported = export(task, model, str(tmp_path), optimize=mode, attention=True)  # compared with the model in a session
+    found = ask.Model(exported.path).run({"text": TEXTS})["probabilities"]
+    np.testing.assert_allclose(found, probabilities(task, model), atol=1e-5 if mode == "none" else 0.1)
 
 
 @pytest.mark.parametrize(
-    "mode",
+    "flags, computes",
     [
-        pytest.param("bfloat16", marks=multiplies_bfloat16),
-        pytest.param("int8", marks=[exports_int8, pytest.mark.slow]),
-        pytest.param("none", marks=pytest.mark.slow),
+        ("avx512_vnni avx512_bf16", "by kernels for int8 and bfloat16"),
+        ("avx2 avx_vnni", "by kernels for int8"),
+        ("avx2 avx512_bf16", "by TensorFlow's usual operations, in float32"),
     ],
 )
-def test_layers_of_different_sizes_are_exported(tmp_path, mode):
-    task = classifier()
-    config = small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, **PRUNED)
-    model = randomize(task.build(BertEncoder(config)), scale=0.4)
-    exported = export(task, model, str(tmp_path), optimize=mode, attention=True)  # compared with the model in a session
-    texts = ["A film to remember.", "the good " * 40, ""]
-    features = task.codec.token_features({"text": tf.constant(texts)})
-    logits = model({name: features[name] for name in model.input})["logits"]
-    found = ask.Model(exported.path).run({"text": texts})["probabilities"]
-    np.testing.assert_allclose(found, tf.nn.softmax(logits), atol=1e-5 if mode == "none" else 0.1)
-    attention = tf.saved_model.load(exported.path).signatures["attention"](text=tf.constant(texts))
-    assert attention["attention_shape"][:, :2].numpy().tolist() == [[2, 3]] * 3  # zeros for heads that a layer lacks
+def test_a_variant_is_chosen_by_the_flags_of_the_processor(flags, computes, tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags} smap\n")
+    monkeypatch.setattr(ask, "CPUINFO", str(tmp_path / "cpuinfo"))
+    assert CpuDispatch("int8", VARIANTS["int8"]).chosen().computes == computes
 
 
 @exports_int8
