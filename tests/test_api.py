@@ -173,7 +173,7 @@ def test_inputs_of_every_type_give_the_same_predictions(fitted):
         assert classifier.predict(texts) == expected
 
 
-def test_model_dir_keeps_the_run(pretrained, tmp_path):
+def test_a_directory_keeps_the_run_which_goes_on_with_the_same_examples_only(pretrained, tmp_path, monkeypatch):
     """With pairs and integer labels in a tf.data.Dataset."""
     pairs = [(first, second) for first, second in zip(TEXTS, reversed(TEXTS), strict=True)]
     labels = np.arange(len(pairs)) % 3
@@ -191,6 +191,9 @@ def test_model_dir_keeps_the_run(pretrained, tmp_path):
     modified = (tmp_path / "model.safetensors").stat().st_mtime_ns
     classifier.fit(dataset, **settings)  # the run is finished: no further training
     assert (tmp_path / "model.safetensors").stat().st_mtime_ns == modified
+    monkeypatch.setattr("bert_tf.tasks.labels._order", lambda label: -int(label))  # the examples are read differently
+    with raises(ConfigError, "inputs.examples.train"):
+        classifier.fit(dataset, **settings)
 
 
 @pytest.mark.parametrize("format", [directory, huggingface])

@@ -343,13 +343,6 @@ def test_float32_is_float32_whatever_the_global_policy_of_keras(models):
     np.testing.assert_array_equal(found[1], expected[1])
 
 
-def test_a_run_does_not_resume_with_examples_that_are_now_read_differently(models, tmp_path, monkeypatch):
-    models.fit(directory=tmp_path / "run")
-    monkeypatch.setattr("bert_tf.tasks.labels._order", lambda label: -int(label))
-    with raises(ConfigError, "inputs.examples.train"):
-        models.fit(directory=tmp_path / "run")
-
-
 def test_too_little_memory_is_an_error_that_says_what_takes_less(models, monkeypatch):
     def allocate(*_):
         tf.zeros([10**7, 10**7])  # more than a process can address

@@ -12,12 +12,15 @@ from tests.model.small import randomize, small_config
 from tests.packages import minilm
 from tests.zoo import VOCABULARY
 
-# Their fit goes the way of TextClassifier's, with data of their own.
+# Examples with a training or a real model.
 SLOW = {
     "IntentAndSlots",
     "MultiLabelClassifier",
     "MultipleChoice",
     "QuestionAnswerer",
+    "SentenceEncoder",
+    "SentencePieceTokenizer",
+    "TextClassifier",
     "TextRegressor",
     "TokenClassifier",
     "distill",

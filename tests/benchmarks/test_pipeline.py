@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from benchmarks.side_by_side import ROOT, WORKERS, Contestant, Python, compare
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
+@pytest.mark.slow
 def test_growth_is_measured_on_all_of_the_text(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, *"abcdefgh"]) + "\n")
     output = tmp_path / "pipeline.json"

@@ -362,6 +362,7 @@ def warm_up_for_ever(version):
         writer.write(log.SerializeToString())
 
 
+@pytest.mark.slow
 def test_ports_are_closed_and_sigterm_ends_the_server_while_it_loads(folder, tmp_path):
     shutil.copytree(folder / "1", tmp_path / "half" / "1")
     warm_up_for_ever(tmp_path / "half" / "1")
