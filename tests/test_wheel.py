@@ -13,9 +13,14 @@ import pytest
 import bert_tf
 
 ROOT = pathlib.Path(bert_tf.__file__).parent.parent
-# In a directory without the checkout: the bundled config and data, a template, and the Python API.
+# In a directory without the checkout: the bundled config and data, a program, a template, and the Python API.
 PROGRAM = """
-import os, pathlib, bert_tf
+import os, pathlib, runpy
+try:
+    runpy.run_module("bert_tf.finetune", run_name="__main__")
+except SystemExit as end:
+    print(end.code)
+import bert_tf
 from bert_tf.bundled import config
 from bert_tf.files import bundled
 from bert_tf.inputs.corpus.readers import find_files
@@ -26,7 +31,7 @@ print(pages.__name__, bert_tf.TextClassifier.__name__)
 print(len(bert_tf.read("table", "data/reviews", "heldout.tsv")), len(find_files("data/korean/*_train.txt.gz")))
 print(os.environ["TF_CPP_MIN_LOG_LEVEL"])
 """
-FINETUNE = ["bert_tf.finetune", "--config=configs/finetune/reviews.py", "--data_dir=data/reviews", "--model_dir=model"]
+FINETUNE = ["--config=configs/finetune/reviews.py", "--data_dir=data/reviews", "--init=nowhere", "--model_dir=model"]
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +64,11 @@ def test_an_installed_wheel_finds_its_files(wheel, tmp_path):
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, wheel], check=True
     )
-
-    def run(*arguments):
-        """Python with the wheel, in a directory without the checkout."""
-        environment = os.environ | {"PYTHONPATH": str(folder), "TF_CPP_MIN_LOG_LEVEL": "2"}
-        command = [sys.executable, "-P", *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-
-    done = run("-c", PROGRAM)
+    environment = os.environ | {"PYTHONPATH": str(folder), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    command = [sys.executable, "-P", "-c", PROGRAM, *FINETUNE]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["train.tsv", "True", "bert_tf.report.pages", "TextClassifier", "1500", "2", "3"]
-    done = run("-m", *FINETUNE, "--init=nowhere")
+    assert done.stdout.split() == ["1", "train.tsv", "True", "bert_tf.report.pages", "TextClassifier", "1500", "2", "3"]
     for path in ("configs/finetune/reviews.py", "data/reviews"):  # as commands of the README name them
         assert (
             f"bert_tf: {path}: not in this directory; reading the one that ships with bert_tf, {folder}" in done.stderr
