@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertEncoder
-from bert_tf.checkpoints.directory import save
+from bert_tf.checkpoints.directory import load_task, save
 from bert_tf.config import ExampleData
 from bert_tf.files import bundled
 from bert_tf.inference.saved_model import export
@@ -24,6 +24,7 @@ from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text import Tokenizer
 from bert_tf.training.evaluation import predictor
+from tests import zoo
 from tests.model.small import PIECES, randomize, small_config
 
 LENGTH = 32
@@ -45,6 +46,12 @@ def exported(task, folder, seed=0, model_dir=None):
     if model_dir:
         save(str(model_dir), model, encoder, task)
     return Exported(task, model, export(task, model, str(folder), check=False).path)
+
+
+def single_text():
+    """A classifier, which is exported once for all tests, and not for writing; its model directory is beside it."""
+    made = zoo.made("one text", lambda new: exported(classifier(), new / "single", model_dir=new / "model"))
+    return Exported(*load_task(str(made / "model")), str(made / "single/1"))
 
 
 def classifier():

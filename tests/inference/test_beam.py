@@ -29,6 +29,7 @@ from tests.inference.exports import (
     classifier,
     examples_of,
     exported,
+    single_text,
 )
 
 beam = pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
@@ -41,8 +42,8 @@ from bert_tf.inference import beam as on_beam  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def single(tmp_path_factory):
-    return exported(classifier(), tmp_path_factory.mktemp("single") / "served")
+def single():
+    return single_text()
 
 
 _load = functools.cache(ask.Model)

@@ -44,7 +44,7 @@ CASES = {
 }
 
 
-QUICK = ("classification", "question answering", "multiple choice")  # windows, and rows of several texts
+QUICK = ("classification", "multiple choice")  # windows, and rows of several texts
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,13 @@ def test_chunks_respect_the_limit_and_give_the_same_answers_also_for_no_rows(mon
     task = make(Tokenizer(PIECES))
     model = randomize(task.build(BertEncoder(small_config(num_layers=1, max_position_embeddings=128))), scale=0.5)
     asked = [tf.constant(values) for values in asked]
-    serve = task.signatures(model)["serving_default"]
+
+    def signature(model):
+        made = task.signatures(model)["serving_default"]
+        # Without a graph, except for what is in chunks; TensorFlow needs one to pad choices of no row.
+        return made if case == "multiple choice" else made.python_function
+
+    serve = signature(model)
     whole = serve(*asked)
     nothing = serve(*(some[:0] for some in asked))
     assert nothing.keys() == whole.keys() and all(value.shape[0] == 0 for value in nothing.values())
@@ -69,7 +75,7 @@ def test_chunks_respect_the_limit_and_give_the_same_answers_also_for_no_rows(mon
     watched.inputs, watched.layers = model.inputs, model.layers
     tokens = 3 * LENGTH if case != "multiple choice" else 1  # an example is never split: it is a chunk of its own
     monkeypatch.setattr(chunks, "_TOKENS", tokens)
-    some = task.signatures(watched)["serving_default"](*asked)
+    some = signature(watched)(*asked)
     assert len(sizes) > 3 and (max(sizes) <= tokens or case == "multiple choice")
     assert some.keys() == whole.keys()
     for name, values in whole.items():

@@ -1,5 +1,6 @@
 """The graph of an export is smaller than TensorFlow writes it, and answers the same."""
 
+import functools
 import pathlib
 
 import numpy as np
@@ -19,7 +20,9 @@ TEXTS = ["A film to remember.", "the good " * 40, "", "café 😀"]
 def versions(tmp_path_factory):
     """Paths of a version, and of the same as TensorFlow writes it; the graph has loops, conditions and assertions."""
     folder = tmp_path_factory.mktemp("compact")
-    compacted = exported(TASKS["pairs in windows"](Tokenizer(VOCABULARY)), folder / "compact")
+    task = TASKS["pairs in windows"](Tokenizer(VOCABULARY))
+    task.signatures = functools.cache(task.signatures)  # traced once
+    compacted = exported(task, folder / "compact")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(saved_model, "compact", lambda path: None)
         plain = export(compacted.task, compacted.model, str(folder / "plain"), check=False).path

@@ -39,7 +39,7 @@ def run_alone(path, inputs, folder):
 
 
 # The graphs are those of ONNX, which test_onnx_model.py has of all kinds: here, those of other ranks and types.
-FIRST = ("classification of pairs", "tagging", "multiple choice", "pre-training on packed rows", "vectors of words")
+FIRST = ("multiple choice", "pre-training on packed rows", "vectors of words")
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,11 @@ def test_transformers_opens_the_tokenizer_beside_the_model_and_makes_its_inputs(
         assert found["token_type_ids"].tolist() == features["input_type_ids"].tolist()
 
 
-def test_int8_is_near_and_smaller(tmp_path):
+def test_int8_is_near(tmp_path):
     task, model, exported = made("tagging", tmp_path / "int8", "litert", optimize="int8")
     assert "int8: the outputs differ by" in exported.checked
     inputs = inputs_of(task, exported.inputs, "int32")
     check_outputs(task, model, inputs, run_alone(exported.path, inputs, tmp_path), rtol=0.1, atol=0.1)
-    whole = made("tagging", tmp_path / "whole", "litert", check=False)[2]
-    assert os.path.getsize(exported.path) < 0.7 * os.path.getsize(whole.path)  # the weights of a tiny model are few
 
 
 def test_mistakes_are_one_line_errors(tmp_path, monkeypatch):

@@ -4,12 +4,15 @@ oneDNN itself is limited by ONEDNN_MAX_CPU_ISA. Under AVX2, which TensorFlow doe
 graphs (TF_ENABLE_ONEDNN_OPTS=0): it would do so by what the processor says.
 """
 
+import functools
 import json
 import pathlib
 import shutil
 import types
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.inference import ask
@@ -20,6 +23,7 @@ from bert_tf.server.monitoring import Metrics
 from bert_tf.server.servable import RunOptions, Runtime, Servable
 from bert_tf.server.status import Code, ServingError
 from tests.inference import kinds, runtimes
+from tests.model.small import multiplies_bfloat16
 
 PAIRS = "classification of pairs"
 BEST = {"bfloat16": "by kernels for bfloat16", "int8": "by kernels for int8 and bfloat16"}
@@ -34,18 +38,29 @@ has_all = pytest.mark.skipif(
     not {"avx512bw", "avx512_bf16", "avx512_vnni", "avx_vnni"} <= here, reason="the processor lacks instruction sets"
 )
 
+# The quick tests of model/precision export and check int8.
+each_mode = pytest.mark.parametrize("mode", ["bfloat16", pytest.param("int8", marks=pytest.mark.slow)])
+
 
 @pytest.fixture(scope="module")
 def optimized(tmp_path_factory):
-    """The float32 model's Case; the versions of both modes by mode; and the file that they read for /proc/cpuinfo."""
+    """The float32 model's Case; function from a mode to its version; and the file that both read for /proc/cpuinfo."""
     folder = tmp_path_factory.mktemp("optimized")
     cpuinfo = folder / "cpuinfo"
-    write(cpuinfo, " ".join(sorted(here)))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ask, "CPUINFO", str(cpuinfo))
-        case, (task, model) = kinds.case(PAIRS), kinds.KINDS[PAIRS]()
-        paths = {mode: export(task, model, str(folder / mode), optimize=mode, check=False).path for mode in BEST}
-    return types.SimpleNamespace(case=case, paths=paths, cpuinfo=cpuinfo)
+    case, (task, model) = kinds.case(PAIRS), kinds.KINDS[PAIRS]()
+
+    @functools.cache
+    def path(mode):
+        write(cpuinfo, " ".join(sorted(here)))
+        before = [weight.numpy() for weight in model.weights]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(ask, "CPUINFO", str(cpuinfo))
+            path = export(task, model, str(folder / mode), optimize=mode, check=False).path
+        for weight, value in zip(model.weights, before, strict=True):
+            np.testing.assert_array_equal(weight, value)
+        return path
+
+    return types.SimpleNamespace(case=case, path=path, cpuinfo=cpuinfo)
 
 
 def write(cpuinfo, flags):
@@ -55,18 +70,18 @@ def write(cpuinfo, flags):
         cpuinfo.write_text(f"processor\t: 0\nmodel name\t: any\nflags\t\t: fpu {flags} smap\nbugs\t\t:\n\n" * 2)
 
 
-def check(optimized, flags, variants, version="2.21", environment=(), emulator=()):
-    """Asks the versions on a processor with these flags, and checks which variants they choose, and their answers."""
-    write(optimized.cpuinfo, flags)
+def check(optimized, flags, variants, version="2.21", environment=(), emulator=(), modes=tuple(BEST)):
+    """Asks versions on a processor with these flags, and checks which variants they choose, and their answers."""
     asked = [
         (request, expected)
         for request, expected in zip(optimized.case.requests, optimized.case.expected, strict=True)
         if request.signature in ("serving_default", "tokens") and (not emulator or request.kind == "short")
     ]
-    modes = [mode for mode in optimized.paths if mode != "int8" or version != "2.12"]  # which has no products in int8
-    log = []
+    modes = [mode for mode in modes if mode != "int8" or version != "2.12"]  # which has no products in int8
+    paths, log = [optimized.path(mode) for mode in modes], []
+    write(optimized.cpuinfo, flags)
     answers = runtimes.by_c_api(
-        [(optimized.paths[mode], [request for request, _ in asked]) for mode in modes],
+        [(path, [request for request, _ in asked]) for path in paths],
         runtimes.python(version),
         emulator=emulator,
         environment={"TF_CPP_MIN_LOG_LEVEL": "0", **dict(environment)},
@@ -81,26 +96,41 @@ def check(optimized, flags, variants, version="2.21", environment=(), emulator=(
             assert difference("probabilities", answer["outputs"]["probabilities"], expected["probabilities"]) < 0.01
 
 
-def test_all_signatures_share_one_body_of_each_variant(optimized):
-    for mode, path in optimized.paths.items():
-        saved = saved_model_pb2.SavedModel.FromString(pathlib.Path(path, "saved_model.pb").read_bytes())
-        graph = saved.meta_graphs[0].graph_def
-        encoders = [
-            function
-            for function in graph.library.function
-            if any(node.op in ("Rsqrt", "_MklLayerNorm") for node in function.node_def)
-        ]
-        assert len(encoders) == len(VARIANTS[mode])
+@each_mode
+def test_all_signatures_share_one_body_of_each_variant(optimized, mode):
+    saved = saved_model_pb2.SavedModel.FromString(pathlib.Path(optimized.path(mode), "saved_model.pb").read_bytes())
+    graph = saved.meta_graphs[0].graph_def
+    encoders = [
+        function
+        for function in graph.library.function
+        if any(node.op in ("Rsqrt", "_MklLayerNorm") for node in function.node_def)
+    ]
+    assert len(encoders) == len(VARIANTS[mode])
 
 
+@multiplies_bfloat16
+def test_an_export_in_bfloat16_is_smaller(optimized):
+    paths = pathlib.Path(optimized.path("bfloat16")), pathlib.Path(optimized.case.path)
+    sizes = [(path / "variables/variables.data-00000-of-00001").stat().st_size for path in paths]
+    assert sizes[0] < 0.7 * sizes[1]
+    card = json.loads((paths[0] / "assets.extra/model_card.json").read_text())
+    assert card["approximation"].startswith("bfloat16: the last layer differs by ")
+    assert f"Computes {card['approximation']}." in (paths[0] / "assets.extra/README.md").read_text()
+    has_kernels = b"_MklNativeFusedMatMul" in (paths[0] / "saved_model.pb").read_bytes()
+    assert [variant["instructions"] for variant in card["variants"]] == ([[["avx512bw"]], []] if has_kernels else [])
+    assert has_kernels == (not tf.config.list_physical_devices("GPU"))
+
+
+@each_mode
 @pytest.mark.parametrize("flags", ["avx2 fma", pytest.param(None, marks=pytest.mark.slow)])
-def test_without_instruction_sets_an_optimized_export_computes_by_usual_operations(optimized, flags):
-    check(optimized, flags, USUAL)
+def test_without_instruction_sets_an_optimized_export_computes_by_usual_operations(optimized, flags, mode):
+    check(optimized, flags, USUAL, modes=[mode])
 
 
 @has_all
-def test_with_instruction_sets_it_computes_by_kernels(optimized):
-    check(optimized, " ".join(here), BEST)
+@each_mode
+def test_with_instruction_sets_it_computes_by_kernels(optimized, mode):
+    check(optimized, " ".join(here), BEST, modes=[mode])
 
 
 @has_all

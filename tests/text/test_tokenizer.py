@@ -225,6 +225,7 @@ def test_every_method_is_traced_by_autograph_without_a_warning(caplog):
     assert not [message for message in caplog.messages if "AutoGraph" in message]
 
 
+@pytest.mark.slow  # tests/inference/test_servers.py asks exports without Python
 def test_an_exported_model_needs_neither_the_vocabulary_nor_this_package(tmp_path):
     texts = ["The food was [MASK].", "ΑΣ " + "a" * 201, "각", ""]
     write_vocabulary(tmp_path / "vocab.txt", PIECES)
