@@ -33,10 +33,6 @@ STUDENT = small_config(
 )
 
 
-def rows(quick):
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name != quick)) for name in harness.ROWS]
-
-
 def distill(taught, folder=None, student=STUDENT, texts=None, **settings):
     """A student of a harness model that learns the first half of the examples with labels, the rest without."""
     row = taught.row
@@ -45,7 +41,8 @@ def distill(taught, folder=None, student=STUDENT, texts=None, **settings):
     return bert_tf.distill(taught.model, student, texts or row.x[2:], directory=folder, **settings)
 
 
-@pytest.mark.parametrize("name", rows("multiple choice"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", harness.ROWS)
 def test_a_student_answers_like_its_task_and_an_interrupted_run_ends_with_the_same_weights(name, tmp_path):
     taught = harness.fitted(name)
     student = distill(taught, tmp_path / "run")
@@ -58,7 +55,8 @@ def test_a_student_answers_like_its_task_and_an_interrupted_run_ends_with_the_sa
         assert (resumed / file).read_bytes() == (tmp_path / "run" / file).read_bytes()
 
 
-@pytest.mark.parametrize("name", rows("classification"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", harness.ROWS)
 def test_a_student_that_only_reads_texts_comes_closer_to_its_teacher(name):
     taught = harness.fitted(name)
     student = distill(taught, texts=taught.row.x, epochs=40, learning_rate=3e-3, save_every=0)
@@ -78,7 +76,7 @@ def learn(teacher, answers, folder, *, texts=harness.TEXTS, student=STUDENT, **s
     config = FinetuneConfig(
         ClassificationConfig(max_length=zoo.LENGTH),
         data,
-        TrainConfig(epochs=1, batch_size=4, dtype="float32"),
+        TrainConfig(steps=40, batch_size=4, learning_rate=3e-3, log_every=5, save_every=20, dtype="float32"),
         distillation=TaskDistillation(weight=1.0, student=student, answers=str(answers), **settings),
     )
     given = InMemory(data, TextExample, {"train": lines})
@@ -99,10 +97,14 @@ def digests(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.safetensors"))}
 
 
-def test_a_later_run_reads_the_answers_of_an_earlier_one(classifier, tmp_path, monkeypatch):
-    learn(classifier.folder, "", tmp_path / "first")
+def test_a_student_comes_closer_to_its_teacher_and_resumes_with_the_answers_of_an_earlier_run(
+    classifier, tmp_path, monkeypatch
+):
+    first, *_, last = (point["loss"] for point in learn(classifier.folder, "", tmp_path / "first")["history"])
+    assert last < first
     answers = tmp_path / "first/teacher_answers"
     assert len(digests(answers)) == 1
+    shutil.rmtree(stopped(tmp_path / "first", tmp_path / "second") / "teacher_answers")
     monkeypatch.setattr(teacher.Teacher, "_compute", None)
     learn(classifier.folder, answers, tmp_path / "second")
     assert digests(tmp_path / "second") == digests(tmp_path / "first")
@@ -233,6 +235,7 @@ def test_a_student_may_have_its_own_tokenizer(name, tmp_path):
     student = small_student("byte_bpe", tmp_path / "student")
     model = distill(taught, student=student)
     assert model.tokenizer.vocab_size != taught.model.tokenizer.vocab_size
+    assert model.task.state.labels == taught.model.task.state.labels
     for value, prediction in zip(taught.row.x, model.predict(taught.row.x), strict=True):
         taught.row.check(value, prediction)
 
