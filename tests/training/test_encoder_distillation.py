@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 import shutil
 
 import keras
@@ -17,6 +18,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.text import Tokenizer
+from bert_tf.training.runs import dry_run
 from bert_tf.training.runs.encoder_teacher import EncoderTeacher
 from bert_tf.training.runs.pretraining import pretrain
 from tests.errors import raises
@@ -40,9 +42,8 @@ STUDENTS = {
     "distilbert": {},
     "tinybert": {"hidden_size": 12},
 }
-SOME = [name if name == "minilm" else pytest.param(name, marks=pytest.mark.slow) for name in LOSSES]
-# A quick run that saves an encoder, and one that saves a masked language model.
-TRAINED = [name if name != "tinybert" else pytest.param(name, marks=pytest.mark.slow) for name in LOSSES]
+# What the others save, and their losses, are tests of tests/tasks/test_encoder_distillation.py, too.
+TRAINED = [name if name == "minilm" else pytest.param(name, marks=pytest.mark.slow) for name in LOSSES]
 MASKING = {"minilm": "none", "distilbert": "token", "tinybert": "none"}
 
 
@@ -90,10 +91,9 @@ def config_of(corpora, objective, *, train=None, model=None, settings=None, **da
     )
 
 
-def distil(corpora, model_dir, objective, teacher="teacher", strategy=STRATEGY, **changes):
-    dry_run = changes.pop("dry_run", False)
+def distil(corpora, model_dir, objective, teacher="teacher", strategy=STRATEGY, *, plan=False, **changes):
     config = config_of(corpora, objective, **changes)
-    return pretrain(config, str(model_dir), strategy, teacher=str(corpora / teacher), dry_run=dry_run)
+    return pretrain(config, str(model_dir), strategy, teacher=str(corpora / teacher), dry_run=plan)
 
 
 @pytest.fixture(scope="module", params=TRAINED)
@@ -143,7 +143,7 @@ def test_a_student_of_minilm_and_tinybert_is_an_encoder_and_of_distilbert_fills_
         assert load_model(model_dir)[0].name == "encoder"
 
 
-@pytest.mark.parametrize("trained", SOME, indirect=True)
+@pytest.mark.slow
 def test_a_resumed_run_ends_bit_for_bit_as_without_interruption(trained, corpora, tmp_path):
     objective, model_dir, results = trained
     again = stopped(model_dir, tmp_path / "again")
@@ -225,10 +225,12 @@ def test_a_student_starts_with_layers_of_its_teacher(corpora):
 
 
 @pytest.mark.parametrize("several", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_dry_run_shows_the_memory_of_the_teacher_and_writes_nothing(corpora, tmp_path, several):
+def test_a_dry_run_shows_the_memory_of_the_teacher_and_writes_nothing(corpora, tmp_path, several, monkeypatch):
+    monkeypatch.setattr(dry_run, "kept_bytes", lambda *_, **__: 12 * 2**20)  # tests/training/runs/test_dry_run.py
     changes = {"languages": languages_of(corpora)} if several else {}
-    plan = distil(corpora, tmp_path / "model", "minilm", dry_run=True, **changes)["plan"]
+    plan = distil(corpora, tmp_path / "model", "minilm", plan=True, **changes)["plan"]
     assert "weights of the teacher" in plan and "GFLOP" in plan and "0 hidden" in plan
+    assert re.search(r"kept for the backward pass +12 MiB\n", plan)
     assert plan.startswith("Languages\n") == several
     assert not (tmp_path / "model").exists()
 

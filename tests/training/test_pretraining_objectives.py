@@ -24,15 +24,12 @@ from tests.training.test_pretraining_runs import STRATEGY, TRAIN, WORDS, model_c
 
 PACKED = "electra, packed, masked on the device"
 CASES = {
-    "electra": {"objective": "electra"},
+    "electra": {"objective": "electra", "mask_on": "device"},
     PACKED: {"objective": "electra", "pack": True, "mask_on": "device"},
     "span_boundary": {"objective": "span_boundary", "masking": "span"},
 }
+QUICK = "electra"
 STEPS, EXPONENT = 6, 0.5
-
-
-def cases(*quick):
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in quick)) for name in CASES]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +58,9 @@ def run(corpora, model_dir, strategy=STRATEGY, **data):
     return pretrain(config, str(model_dir), strategy)
 
 
-@pytest.fixture(scope="module", params=cases(PACKED, "span_boundary"))
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name != QUICK)) for name in CASES]
+)
 def trained(request, corpora, tmp_path_factory):
     """The data settings of a run, its directory and its results."""
     model_dir = tmp_path_factory.mktemp("run") / "model"
@@ -92,7 +91,7 @@ def test_curves_and_evaluations_have_both_losses_of_the_whole_and_of_each_langua
         assert all(0.1 < point["replaced_share"] < 0.17 for point in results["history"])
 
 
-@pytest.mark.parametrize("trained", ["span_boundary"], indirect=True)
+@pytest.mark.parametrize("trained", [QUICK], indirect=True)
 def test_a_run_on_two_languages_reports_loss_accuracy_and_tokens_of_each(trained, corpora):
     results = trained[2]
     text, ko, history, final = results["languages"], "ko/mlm_loss", results["history"], results["final"]
@@ -139,7 +138,7 @@ def test_the_models_are_saved_as_those_that_are_used(trained):
     assert answer["tokens"].shape == (1, 1, 5)
 
 
-@pytest.mark.parametrize("trained", cases(PACKED), indirect=True)
+@pytest.mark.slow
 def test_a_resumed_run_ends_bit_for_bit_as_without_interruption(trained, corpora, tmp_path):
     data, model_dir, results = trained
     again = stopped(model_dir, tmp_path / "again")
@@ -167,7 +166,7 @@ def test_a_run_masked_on_the_device_equals_one_masked_on_the_host(corpora, tmp_p
     ]
 
 
-@pytest.mark.parametrize("trained", [PACKED], indirect=True)
+@pytest.mark.parametrize("trained", [QUICK], indirect=True)
 def test_files_of_others_where_the_generator_will_be_are_refused_before_the_training(trained, corpora, tmp_path):
     data, model_dir, _ = trained
     shutil.copy(model_dir / "run.json", tmp_path)

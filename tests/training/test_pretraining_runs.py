@@ -35,11 +35,13 @@ from bert_tf.tasks.labels import LabelsCodec
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
+from bert_tf.training.loop import Trainer
 from bert_tf.training.reporter import SILENT
 from bert_tf.training.runs import finetuning, pretraining
 from tests.errors import raises
 from tests.model.numpy_bert import tensors_of
 from tests.model.small import randomize
+from tests.training.small import Stop
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(40))]
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -109,7 +111,6 @@ def test_a_packed_run_reports_its_padding_and_recipe_and_saves_a_model_for_singl
     assert {name: recorded[name] for name in RECIPES["google"]} == RECIPES["google"]
 
 
-# The test of causal language models below trains on unpacked rows of full sentences, too.
 @pytest.mark.slow
 @pytest.mark.parametrize("pack", [False, True])
 def test_full_sentences_train_a_masked_language_model_alone(pretrain, tmp_path, pack):
@@ -120,17 +121,23 @@ def test_full_sentences_train_a_masked_language_model_alone(pretrain, tmp_path, 
     assert type(task) is MaskedLM and not model.encoder.config.pooler
 
 
+def test_another_attention_than_the_masking_needs_is_refused(pretrain):
+    data = PretrainingData(max_length=32, max_predictions=31, pairs="none", masking="causal_lm")
+    with raises(ConfigError, "model.attention", "'bidirectional'", "data.masking", "'causal_lm'", "'causal'"):
+        pretrain(sentences(), data=data)
+    with raises(ConfigError, "model.attention", "'causal'", "data.masking", "'token'"):
+        pretrain(sentences(), model=model_config(attention="causal"))
+
+
+@pytest.mark.slow
 def test_a_causal_language_model_is_trained_and_fine_tuned_with_the_labels_of_the_examples(tmp_path):
     data = PretrainingData(max_length=32, max_predictions=31, pairs="none", masking="causal_lm")
     pretrain, model = starter(tmp_path), tmp_path / "model"
-    with raises(ConfigError, "model.attention", "'bidirectional'", "data.masking", "'causal_lm'", "'causal'"):
-        pretrain(sentences(), data=data)
     results = pretrain(sentences(), data=data, model=model_config(attention="causal"))
     assert results["final"]["mlm_loss"] < np.log(len(WORDS)) * 1.2
     assert results["task"] == "masked_lm" and "nsp_loss" not in results["final"]
     finetune = finetuner(tmp_path / "tuned", model)
-    results = finetune(train=f"{HEADER}w1 w2\ta\nw3\tb\n\tb\n \ta\n")
-    assert results["skipped"] == {"train": {"skipped: empty text": 2}, "validation": {}}
+    results = finetune()
     task, model = directory.load_task(str(tmp_path / "tuned/model"))
     assert model.get_layer("encoder").config.attention == "causal" and tuple(task.state.labels) == ("a", "b")
     assert results["final"]["accuracy"] in (0.0, 1.0)  # of the single row
@@ -299,6 +306,9 @@ def masked_lm(tmp_path_factory):
     return folder
 
 
+TRAINING = f"{HEADER}w1 w2\ta\nw3\tb\n\tb\n \ta\n"
+
+
 @pytest.fixture(scope="module")
 def unreported(masked_lm, tmp_path_factory):
     """Folder of a fine-tuning of `masked_lm` whose report failed, what it wrote to stderr, and its warnings."""
@@ -317,7 +327,7 @@ def unreported(masked_lm, tmp_path_factory):
         patch.setattr(LabelsCodec, "postprocess", traced)
         patch.setattr(logging, "warning", lambda text, *values: warnings.append(text % values))
         with pytest.raises(OSError, match="no room"):
-            finetuner(folder, masked_lm)(reporter=WithoutRoom())
+            finetuner(folder, masked_lm)(TRAINING, reporter=WithoutRoom())
     assert tracing == [False]  # once, while TensorFlow prepared the first update
     return folder, errors.getvalue(), warnings
 
@@ -326,7 +336,8 @@ def test_a_failed_report_loses_no_model_and_is_written_when_the_run_resumes(unre
     assert "learning rate is 0.0024, by the model's width of 16" in unreported[1]
     model = shutil.copytree(unreported[0] / "model", tmp_path / "model")
     saved = (model / "model.safetensors").read_bytes()
-    results = finetuner(tmp_path, masked_lm)(reporter=FileReporter())
+    results = finetuner(tmp_path, masked_lm)(TRAINING, reporter=FileReporter())
+    assert results["skipped"] == {"train": {"skipped: empty text": 2}, "validation": {}}
     assert (model / "report.html").is_file() and results["steps"] == TRAIN.steps
     # The schedule ends with its last update, which has the rate of one update before: half of the peak after two.
     assert results["config"]["train"]["learning_rate"] == 0.0024
@@ -334,7 +345,7 @@ def test_a_failed_report_loses_no_model_and_is_written_when_the_run_resumes(unre
     assert (model / "model.safetensors").read_bytes() == saved
 
 
-def test_a_masked_lm_is_finetuned_with_a_new_pooler_drawn_from_the_seed(unreported, masked_lm, tmp_path):
+def test_a_masked_lm_is_finetuned_with_a_new_pooler_drawn_from_the_seed(unreported, masked_lm, tmp_path, monkeypatch):
     assert any("the checkpoint has no pooler; a new, untrained one is added" in line for line in unreported[2])
     _, model = directory.load_task(str(unreported[0] / "model"))
     trained = {variable.path: variable.numpy() for variable in model.weights}
@@ -342,11 +353,20 @@ def test_a_masked_lm_is_finetuned_with_a_new_pooler_drawn_from_the_seed(unreport
     # Two updates, at the rates 0.0024 and 0.0012, hardly change the weights: the encoder is the given one.
     given = load_file(masked_lm / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
     np.testing.assert_allclose(trained["embeddings/word_embeddings"], given, atol=4e-3)
-    keras.utils.set_random_seed(99)  # earlier random draws do not matter
-    finetuner(tmp_path, masked_lm)()
-    _, again = directory.load_task(str(tmp_path / "model"))
-    for variable in again.weights:
-        np.testing.assert_array_equal(variable.numpy(), trained[variable.path], err_msg=variable.path)
+    drawn = []
+
+    def ended(trainer, *_, **__):
+        drawn.append({variable.path: variable.numpy() for variable in trainer.model.weights})
+        raise Stop
+
+    monkeypatch.setattr(Trainer, "run", ended)
+    for seed in (98, 99):  # earlier random draws do not matter
+        keras.utils.set_random_seed(seed)
+        with pytest.raises(Stop):
+            finetuner(tmp_path, masked_lm)()
+    for path, value in drawn[0].items():
+        np.testing.assert_array_equal(value, drawn[1][path], err_msg=path)
+        np.testing.assert_allclose(value, trained[path], atol=4e-3, err_msg=path)
 
 
 def test_a_checkpoint_without_a_vocabulary_is_refused(finetune, pretrained, tmp_path):
