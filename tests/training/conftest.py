@@ -1,9 +1,17 @@
-"""A file system that can be filled."""
+"""A file system that can be filled, and functions without graphs."""
 
 import shutil
 import subprocess
 
 import pytest
+
+from tests.training.small import eagerly
+
+
+@pytest.fixture
+def eager():
+    with eagerly():
+        yield
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 """Runs small enough for tests: a one-layer encoder on synthetic features, and a regression that is traced faster."""
 
+import contextlib
+import warnings
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -15,6 +18,18 @@ from bert_tf.training.loop import Trainer
 from tests.model.small import PIECES
 
 EXAMPLES, LENGTH, PREDICTIONS, VOCABULARY = 96, 12, 4, 40
+
+
+@contextlib.contextmanager
+def eagerly():
+    """For functions that are called once, such as those of each model of a search: tracing would take longest."""
+    tf.config.run_functions_eagerly(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Even though")  # functions of tf.data have graphs all the same
+            yield
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 class Stop(Exception):

@@ -71,17 +71,14 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def model_dir(data, tmp_path_factory):
-    """A model of two layers whose vocabulary has more pieces than the reviews use."""
+def model_dir(tmp_path_factory):
+    """An untrained model of two layers whose vocabulary has more pieces than the reviews use."""
     tokenizer = learned("wordpiece").tokenizer
     sizes = {"vocab_size": tokenizer.vocab_size, "hidden_size": 64, "num_layers": 2, "num_heads": 4}
-    folder = tmp_path_factory.mktemp("model")
-    checkpoint = dataclasses.replace(small_checkpoint(**sizes), tokenizer=tokenizer)
-    directory.write(checkpoint, str(folder / "encoder"))
-    classifier = bert_tf.TextClassifier.from_pretrained(folder / "encoder", max_length=24)
-    classifier.fit(bert_tf.read("sst", data), epochs=1, batch_size=32, dtype="float32")
-    path = str(folder / "finetuned")
-    classifier.save(path)
+    checkpoint = small_checkpoint("classification", labels="01", **sizes)
+    checkpoint.task["settings"] |= {"max_length": 24, "data": {"format": "sst"}}
+    path = str(tmp_path_factory.mktemp("model") / "finetuned")
+    directory.write(dataclasses.replace(checkpoint, tokenizer=tokenizer), path)
     return path
 
 
@@ -394,6 +391,11 @@ def test_large_limits_are_written_out():
     assert Target(milliseconds=2.5).text(2.5) == "2.5 ms for a text"
 
 
+def copied(export):
+    """In place of an export."""
+    return lambda _, folder, **__: types.SimpleNamespace(path=shutil.copytree(export, folder))
+
+
 def test_a_step_that_was_killed_while_it_wrote_is_made_again(done, model_dir, data, tmp_path, monkeypatch):
     output = tmp_path / "small"
     shutil.copytree(done[0], output)
@@ -408,6 +410,7 @@ def test_a_step_that_was_killed_while_it_wrote_is_made_again(done, model_dir, da
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(directory, "save_checkpoint", killed)
         run(model_dir, data, output, Target(megabytes=1e-6), steps=CHEAP)
+    monkeypatch.setattr(compression, "export_run", copied(done[0] / "trimmed/export/1"))
     results = run(model_dir, data, output, Target(megabytes=done[1]["rows"][1]["megabytes"] + 0.01), steps=CHEAP)
     assert (results["best"], results["left_out"]) == ("trimmed", [])
 
@@ -434,11 +437,7 @@ def test_a_folder_of_an_earlier_version_is_refused(done, model_dir, data, tmp_pa
 
 def test_the_time_of_other_texts_counts(done, asked, model_dir, data, tmp_path, monkeypatch):
     (tmp_path / "texts.tsv").write_text("a long text\t1\nshort\t0\n")
-    monkeypatch.setattr(
-        compression,
-        "export_run",
-        lambda _, folder, **__: types.SimpleNamespace(path=shutil.copytree(done[0] / "original/export/1", folder)),
-    )
+    monkeypatch.setattr(compression, "export_run", copied(done[0] / "original/export/1"))
     asked.clear()
     texts = str(tmp_path / "texts.tsv")
     results = run(model_dir, data, tmp_path / "to", Target(milliseconds=1e6), steps=CHEAP, texts=texts)

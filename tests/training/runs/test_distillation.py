@@ -26,6 +26,7 @@ from tests.learned import learned
 from tests.model.small import small_config
 from tests.tasks import harness
 from tests.training.interrupted import stopped
+from tests.training.small import eagerly
 
 STRATEGY = tf.distribute.get_strategy()
 STUDENT = small_config(
@@ -135,11 +136,13 @@ def answered(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(teacher, "_SHARD", 2)
         folder = tmp_path_factory.mktemp("answers")
-        yield folder, Asked(harness.fitted("classification").folder)(folder)
+        with eagerly():
+            found = Asked(harness.fitted("classification").folder)(folder)
+        yield folder, found
 
 
 @pytest.fixture
-def asked(answered, classifier):
+def asked(answered, classifier, eager):
     return Asked(classifier.folder)
 
 

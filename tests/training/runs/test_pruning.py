@@ -22,6 +22,7 @@ from bert_tf.training.runs.pruning import importances, prune, text
 from tests.errors import raises
 from tests.model.small import PIECES, PRUNED, randomize, small_config
 from tests.tasks.harness import ROWS, examples_of, fitted
+from tests.training.small import eagerly
 
 LABELS = ("no", "ja", "vielleicht")
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -70,11 +71,12 @@ def test_importance_is_the_mean_size_of_the_derivative_by_a_mask(config):
 def three_layers():
     """What `made` returns, and the same without 0.4 of the weights."""
     task, model, columns = made(num_layers=3)
-    return task, model, columns, prune(task, model, columns, 0.4, STRATEGY)
+    with eagerly():
+        return task, model, columns, prune(task, model, columns, 0.4, STRATEGY)
 
 
 @pytest.mark.parametrize("share", [0.4, 0.9])
-def test_the_share_is_reached_with_little_more(share, three_layers):
+def test_the_share_is_reached_with_little_more(share, three_layers, eager):
     task, model, columns, pruned = three_layers
     if share != 0.4:
         pruned = prune(task, model, columns, share, STRATEGY)
@@ -106,7 +108,7 @@ def test_the_first_layer_to_go_is_the_one_without_which_the_loss_is_lowest(three
     assert kept == min(without, key=without.get)
 
 
-def test_what_the_output_ignores_goes_first():
+def test_what_the_output_ignores_goes_first(eager):
     task, model, columns = made(num_layers=1)
     (block,) = encoder_of(model).blocks()
     for layer, ignored in ((block.attention.output_projection, slice(8, 16)), (block.output_projection, slice(16, 48))):
@@ -121,7 +123,7 @@ def test_what_the_output_ignores_goes_first():
     assert after < before - 1e-6 or [one[1:] for one in pruned.kept] == [only_ignored]
 
 
-def test_a_pruned_model_is_saved_loaded_and_pruned_again(tmp_path):
+def test_a_pruned_model_is_saved_loaded_and_pruned_again(tmp_path, eager):
     task, model, columns = made(num_layers=1)
     first = prune(task, model, columns, 0.3, STRATEGY)
     directory.save(str(tmp_path), first.model, encoder_of(first.model), task)
@@ -132,7 +134,7 @@ def test_a_pruned_model_is_saved_loaded_and_pruned_again(tmp_path):
     first.model.save(tmp_path / "model.keras")
 
 
-def test_a_share_that_cannot_be_reached_is_refused_with_the_largest_one():
+def test_a_share_that_cannot_be_reached_is_refused_with_the_largest_one(eager):
     task, model, columns = made()
     for share in (0, 1, -0.5, 1.5, math.nan):
         with raises(ConfigError, f"share is {share}"):
@@ -147,7 +149,7 @@ def test_a_share_that_cannot_be_reached_is_refused_with_the_largest_one():
     assert len(all_parts(encoder_of(pruned.model).config)) == 1
 
 
-def test_layers_that_share_weights_and_a_model_that_has_diverged_are_refused():
+def test_layers_that_share_weights_and_a_model_that_has_diverged_are_refused(eager):
     task, model, columns = made(shared_layers=True)
     with raises(ConfigError, "shared_layers"):
         prune(task, model, columns, 0.5, STRATEGY)
