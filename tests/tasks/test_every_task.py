@@ -20,7 +20,7 @@ from tests.training.interrupted import stopped
 
 # Further ways through a task, and one whose codec is a part of another's.
 SLOW = {"classification", "regression by cosine", "words", "characters on a frozen encoder", "questions without answer"}
-# Where tokens matter most: words, spans, windows and lists. test_tokenizers.py has every task with each kind.
+# Where tokens matter most: words, spans, windows and lists.
 OTHER_KINDS = [
     ("classification of pairs in windows", "unigram"),
     ("words", "byte_bpe"),
