@@ -284,6 +284,7 @@ def test_the_masked_lm_head_is_tied_to_the_word_embedding(pretrainer, encoder):
     assert not np.allclose(after[..., absent], before[..., absent])
 
 
+@pytest.mark.slow  # as in tests/training/test_jit_compile.py
 def test_a_model_compiled_by_xla_gives_the_same_outputs_and_gradients():
     model = randomize(classifier(BertEncoder(small_config(num_layers=1)), 3), scale=0.1)
     inputs = {name: tf.constant(value) for name, value in features().items()}
@@ -302,7 +303,8 @@ def test_a_model_compiled_by_xla_gives_the_same_outputs_and_gradients():
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_keras_habits.py trains a user's head, tests/training/test_jit_compile.py with XLA
+@pytest.mark.parametrize("jit_compile", [False, True])
 def test_fit_of_keras_learns_a_simple_rule(jit_compile):
     keras.utils.set_random_seed(0)
     inputs = features(lengths=[8] * 512, width=8)

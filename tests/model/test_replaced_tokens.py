@@ -46,10 +46,10 @@ def part_of(model, folder, config):
 @pytest.mark.parametrize("size", [37, 1000])
 def test_tokens_are_sampled_from_the_softmax(size):
     logits = np.random.default_rng(0).normal(0, 2, size)
-    count = 300 * size
+    count = 30_000
     rows = np.broadcast_to(logits.astype(np.float32), [count // 10, 10, size])
     positions = np.tile(np.arange(10, dtype=np.int32), [count // 10, 1])
-    parts = (np.array_split(values, size // 10) for values in (rows, seeds_of(count // 10), positions))
+    parts = (np.array_split(values, 30) for values in (rows, seeds_of(count // 10), positions))
     tokens = np.concatenate([sample(*map(tf.constant, part)) for part in zip(*parts, strict=True)])
     counts, expected = np.bincount(tokens.ravel(), minlength=size), softmax(logits) * count
     frequent = expected >= 5  # below, the test's approximation fails
