@@ -8,7 +8,7 @@ from scipy import special
 import bert_tf
 from bert_tf.config import TaskDistillation
 from bert_tf.errors import DataError
-from bert_tf.inputs.batching import microbatch
+from bert_tf.inputs.batching import _numbered, microbatch
 from bert_tf.inputs.datasets.examples import tagged
 from bert_tf.tasks.classification import ClassificationObjective
 from bert_tf.tasks.distillation import Answers, Distilled, SoftTargets, collect, soft_loss
@@ -106,7 +106,7 @@ def batch(fitted):
     """The features of the row's examples, the model's outputs, and these as the answers of a teacher."""
     task, model = fitted.model.task, fitted.model.model
     columns = task.codec.to_tensors(harness.examples_of(fitted.model, fitted.row.x, fitted.row.y), labelled=True)
-    features = next(iter(task.codec.rows.batches(columns, 1000)))
+    features = task.codec.pad(_numbered(task.codec.preprocess(columns)))
     outputs = model({name: features[name] for name in model.input}, training=False)
     about = task.objective.answered(features)
     answers = {
@@ -239,14 +239,13 @@ def test_words_are_compared_where_student_and_teacher_split_them_otherwise():
     examples = [tagged(str(row), one, None, None, f"x[{row}]") for row, one in enumerate(words)]
     tasks = [Tagging(tokenizer, labels=("O", "N")) for tokenizer in (teacher, student)]
     features = [
-        next(iter(task.codec.rows.batches(task.codec.to_tensors(examples, labelled=False), 10))) for task in tasks
+        task.codec.pad(task.codec.preprocess(task.codec.to_tensors(examples, labelled=False))) for task in tasks
     ]
     answers = Answers(np.array([[1, 0], [2, 0], [3, 0], [4, 0], [np.nan, np.nan], [5, 0]], np.float32),
                       np.array([3, 3]))  # fmt: skip
     for one, task in zip(features, tasks, strict=True):
         rows = SoftTargets(task.objective, {"logits": answers}, 2)(one)
-        order = np.argsort(rows["row"])  # batches are sorted by length
-        values = rows["teacher/logits"].numpy()[order, :, 0]
+        values = rows["teacher/logits"].numpy()[..., 0]
         assert [row[row > 0].tolist() for row in values] == [[1, 2, 3], [4, 5]]
-        np.testing.assert_array_equal(rows["teacher_known/logits"].numpy()[order] > 0, values > 0)
+        np.testing.assert_array_equal(rows["teacher_known/logits"].numpy() > 0, values > 0)
     assert features[0]["word"].shape[1] < features[1]["word"].shape[1]

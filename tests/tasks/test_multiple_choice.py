@@ -118,12 +118,11 @@ def test_long_contexts_keep_the_configured_part(tokenizer):
         MultipleChoiceConfig(long_texts="window").check()
 
 
-@pytest.mark.parametrize("count, batch_size, seed", [(40, 7, None), (330, 10, (3, 4))])
-def test_each_example_occurs_once_with_its_own_choices(task, count, batch_size, seed):
-    examples = random_examples(count)
+def test_each_example_occurs_once_with_its_own_choices(task):
+    examples = random_examples(330)
     columns = task.codec.to_tensors(examples, labelled=True)
     seen = []
-    for batch in task.codec.rows.batches(columns, batch_size, seed=seed and tf.constant(seed, tf.int64)):
+    for batch in task.codec.rows.batches(columns, 10, seed=tf.constant([3, 4], tf.int64)):
         batch = {name: value.numpy() for name, value in batch.items()}
         for row, ids, mask, there, label in zip(
             *(batch[name] for name in ("row", "input_word_ids", "input_mask", "is_choice", "labels")), strict=True
@@ -136,11 +135,11 @@ def test_each_example_occurs_once_with_its_own_choices(task, count, batch_size, 
             choices = [ids_of(example.context, choice)[0] for choice in example.choices]
             assert found == choices + [[]] * (len(there) - len(choices))
             seen.append(row)
-    assert sorted(seen) == list(range(count))
+    assert sorted(seen) == list(range(330))
 
 
 def test_loss_and_answers_equal_those_of_each_example_alone(task, model):
-    examples = random_examples(23)
+    examples = random_examples(14)
     columns = task.codec.to_tensors(examples, labelled=True)
     predict = DistributedPredictor(task, model, STRATEGY, labelled=True)
     found, measured = predict(columns, task.codec.rows.batches(columns, 4))

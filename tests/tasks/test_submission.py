@@ -56,6 +56,8 @@ def test_a_submission_is_completed_one_model_after_the_other(tmp_path):
         assert archive.testzip() is None
         assert {file: archive.read(file).count(b"\n") - 1 for file in archive.namelist()} == FILES
     for name, of_task in GLUE_SETS.items():
+        if name == "qqp":  # like mrpc, and longer than all others together
+            continue
         rows = table(path, f"{of_task.file}.tsv")
         assert [row[0] for row in rows] == [str(index) for index in range(of_task.test_rows)]
         expected = {example.id: next(iter(prediction.values())) for example, prediction in predicted(name)}
