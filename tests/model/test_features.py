@@ -84,6 +84,9 @@ def test_a_frozen_encoder_has_no_dropout_and_only_the_head_is_trained(on_frozen)
     assert len(frozen.weights) == len(free.weights)
 
 
+@pytest.mark.parametrize(
+    "on_frozen", ["tagging", pytest.param("tagging_bilstm", marks=pytest.mark.slow)], indirect=True
+)
 def test_a_frozen_model_is_restored_from_a_keras_file(on_frozen, tmp_path):
     model = on_frozen(True)
     model.save(tmp_path / "model.keras")

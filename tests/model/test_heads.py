@@ -1,5 +1,7 @@
 """Every head: against NumPy, saved, in mixed precision, its gradients, and with padding."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -15,14 +17,23 @@ from tests.model.small import inputs_for, multiplies_bfloat16, randomize, small_
 
 LABELS = 3
 CONFIGS = {
-    "bert": {},
+    "bert": {"max_position_embeddings": 40},
     "one type, positions from 2": {"type_vocab_size": 1, "position_offset": 2, "activation": "erf_gelu"},
     "no types, no pooler": {"type_vocab_size": 0, "pooler": False, "norm": "pre"},
 }
 # Heads that do not need the pooler.
 ON_TOKENS = tuple(head for head in HEADS if head not in ON_POOLED)
 A_TOKEN = ("tagging", "question_answering", "tagging_bilstm")  # heads with logits for each token
-CASES = [(case, head) for case in CONFIGS for head in HEADS if CONFIGS[case].get("pooler", True) or head in ON_TOKENS]
+# Heads with layers or formulas that depend on the encoder's config. For the others, test_encoder.py has the encoders.
+BY_CONFIG = ("pretraining", "masked_lm", "replaced_token_detection", "cosine")
+CASES = [
+    pytest.param(case, head, marks=[pytest.mark.slow] * (case != "bert" and head not in BY_CONFIG))
+    for case in CONFIGS
+    for head in HEADS
+    if CONFIGS[case].get("pooler", True) or head in ON_TOKENS
+]
+# The two BiLSTM heads take seconds and differ in the states that are read, which the NumPy BERT covers.
+ONE_BILSTM = [pytest.param(head, marks=[pytest.mark.slow] * (head == "tagging_bilstm")) for head in HEADS]
 
 
 def _of_tokens(head, output):
@@ -34,6 +45,12 @@ def make(head, *, dtype=None, scale=0.3, **config):
     encoder = BertEncoder(small_config(**config), dtype=dtype)
     labels = (2, LABELS) if head == "intent_and_slots" else LABELS if HEADS[head] else None
     return randomize(build(encoder, head, labels), scale=scale)
+
+
+@pytest.fixture(scope="module")
+def bert():
+    """Function from a head to its model on BERT, which is built once for all tests that do not change it."""
+    return functools.cache(functools.partial(make, **CONFIGS["bert"]))
 
 
 def numpy_logits(head, model, config, inputs):
@@ -112,15 +129,22 @@ def assert_close_at_tokens(head, got, want, mask, atol):
 
 
 @pytest.mark.parametrize("case, head", CASES)
-def test_logits_equal_a_numpy_bert(case, head):
-    model, inputs = make(head, **CONFIGS[case]), inputs_for(head)
+def test_logits_equal_a_numpy_bert(case, head, bert):
+    model, inputs = bert(head) if case == "bert" else make(head, **CONFIGS[case]), inputs_for(head)
     want = numpy_logits(head, model, small_config(**CONFIGS[case]), inputs)
     assert_close_at_tokens(head, model(inputs), want, inputs["input_mask"], atol=1e-5)
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_the_model_is_restored_from_a_keras_file(tmp_path, head):
-    model, inputs = make(head, type_vocab_size=1, pooler=head not in ON_TOKENS), inputs_for(head)
+@pytest.mark.parametrize(
+    "head",
+    [
+        # Those whose layers are in no other head of the list.
+        pytest.param(head, marks=[pytest.mark.slow] * (head in ("masked_lm", "next_sentence", "tagging_bilstm")))
+        for head in HEADS
+    ],
+)
+def test_the_model_is_restored_from_a_keras_file(tmp_path, head, bert):
+    model, inputs = bert(head), inputs_for(head)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert [variable.path for variable in again.weights] == [variable.path for variable in model.weights]
@@ -128,7 +152,7 @@ def test_the_model_is_restored_from_a_keras_file(tmp_path, head):
 
 
 @multiplies_bfloat16
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", ONE_BILSTM)
 def test_logits_are_float32_and_close_to_those_of_float32_in_mixed_precision(head):
     exact, mixed = make(head, scale=0.1), make(head, scale=0.1, dtype="mixed_bfloat16")
     inputs = inputs_for(head)
@@ -152,9 +176,9 @@ def gradients_of(model, inputs):
     }
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_the_gradient_flows_into_every_variable(head):
-    gradients = gradients_of(make(head), inputs_for(head))
+@pytest.mark.parametrize("head", ONE_BILSTM)
+def test_the_gradient_flows_into_every_variable(head, bert):
+    gradients = gradients_of(bert(head), inputs_for(head))
     still = {path for path, gradient in gradients.items() if gradient is None or not gradient.any()}
     assert still == ({"pooler/kernel", "pooler/bias"} if head in ON_TOKENS else set())
 
@@ -180,10 +204,9 @@ def test_a_single_token_type_and_the_used_positions_get_gradients():
     np.testing.assert_allclose(types, positions.sum(0, keepdims=True), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_padding_changes_no_answer(head):
-    model = make(head, type_vocab_size=1, position_offset=2, max_position_embeddings=40)
-    inputs = inputs_for(head)
+@pytest.mark.parametrize("head", ONE_BILSTM)
+def test_padding_changes_no_answer(head, bert):
+    model, inputs = bert(head), inputs_for(head)
     width = inputs["input_mask"].shape[-1]
     if "masked_lm_positions" in inputs:
         last = inputs["input_mask"].sum(-1) - 1
@@ -199,8 +222,8 @@ def test_padding_changes_no_answer(head):
     assert_close_at_tokens(head, got, want, inputs["input_mask"], atol=5e-6)
 
 
-def test_each_choice_is_scored_independently():
-    model, inputs = make("multiple_choice"), inputs_for("multiple_choice")  # [2, 2, length]
+def test_each_choice_is_scored_independently(bert):
+    model, inputs = bert("multiple_choice"), inputs_for("multiple_choice")  # [2, 2, length]
     together = model(inputs)["logits"].numpy()
     for choice in range(2):
         alone = model({name: value[:, choice : choice + 1] for name, value in inputs.items()})["logits"]

@@ -70,7 +70,7 @@ def encoder():
 def trained(tmp_path_factory):
     """A user's classifier after `fit` with callbacks, its losses, and the callbacks' directory."""
     folder = tmp_path_factory.mktemp("callbacks")
-    model = compiled(with_head(new_encoder()))
+    model = compiled(with_head(new_encoder()), keras.optimizers.Adam(1e-2))
     callbacks = [
         keras.callbacks.ModelCheckpoint(folder / "best.keras", monitor="val_loss", save_best_only=True),
         keras.callbacks.ModelCheckpoint(folder / "{epoch}.weights.h5", save_weights_only=True),
@@ -82,7 +82,7 @@ def trained(tmp_path_factory):
         keras.callbacks.TerminateOnNaN(),
     ]
     arguments = {"validation_data": (ROWS, LABELS), "callbacks": callbacks, "batch_size": 16, "verbose": 0}
-    return model, model.fit(ROWS, LABELS, epochs=8, **arguments).history, folder
+    return model, model.fit(ROWS, LABELS, epochs=3, **arguments).history, folder
 
 
 def test_a_users_head_is_trained_evaluated_and_predicts(trained):
@@ -107,7 +107,7 @@ def test_callbacks_leave_the_best_model_and_every_epochs_weights(trained):
     other = with_head(new_encoder(seed=5))
     other.load_weights(folder / f"{1 + int(np.argmin(history['val_loss']))}.weights.h5")
     assert_same(other(ROWS), best(ROWS))
-    assert len((folder / "log.csv").read_text().splitlines()) == 9
+    assert len((folder / "log.csv").read_text().splitlines()) == 4
     assert list((folder / "tensorboard" / "validation").iterdir())
 
 
@@ -134,17 +134,14 @@ def test_a_model_is_restored_from_json_pickle_and_copies(trained):
         assert_same(again(ROWS), model(ROWS))
 
 
-def test_an_export_works_in_tensorflow_and_as_a_keras_layer(trained, encoder, tmp_path):
-    model, _, _ = trained
-    model.export(tmp_path / "model", verbose=False)
-    tensors = {name: tf.constant(value) for name, value in ROWS.items()}
-    served = tf.saved_model.load(tmp_path / "model")
-    assert_same(served.serve(tensors), model(ROWS), atol=1e-5)
+def test_an_export_works_in_tensorflow_and_as_a_keras_layer(encoder, tmp_path):
     encoder.export(tmp_path / "encoder", verbose=False)
-    outputs = keras.layers.TFSMLayer(tmp_path / "encoder", call_endpoint="serve")(tensors)
-    expected = dict(encoder(ROWS))
+    tensors, expected = {name: tf.constant(value) for name, value in ROWS.items()}, dict(encoder(ROWS))
     expected |= {f"encoder_outputs_{index}": value for index, value in enumerate(expected.pop("encoder_outputs"))}
+    outputs = keras.layers.TFSMLayer(tmp_path / "encoder", call_endpoint="serve")(tensors)
     assert_same(dict(outputs), expected, atol=1e-5)
+    served = tf.saved_model.load(tmp_path / "encoder")
+    assert_same(served.serve(tensors)["pooled_output"], expected["pooled_output"], atol=1e-5)
 
 
 @pytest.mark.slow  # as tests/training/test_jit_compile.py does with the loop
@@ -174,7 +171,8 @@ def test_every_policy_computes_trains_and_is_saved(policy, variables, bound, tmp
         encoder = new_encoder()
         # Not Adam's defaults: in float16 squares of small gradients are 0, and epsilon (1e-7) would be the divisor; in
         # bfloat16 beta_2 (0.999) is 1, so that nothing is learned.
-        model = compiled(with_head(encoder), keras.optimizers.Adam(3e-3, epsilon=1e-4, beta_2=0.98))
+        optimizer = keras.optimizers.Adam(1e-2, epsilon=1e-4, beta_2=0.98)
+        model = compiled(with_head(encoder), optimizer, run_eagerly=True)
         model.save(tmp_path / "model.keras")
     finally:
         keras.config.set_dtype_policy("float32")
@@ -188,7 +186,7 @@ def test_every_policy_computes_trains_and_is_saved(policy, variables, bound, tmp
     again = keras.models.load_model(tmp_path / "model.keras")
     assert_same(again(ROWS), model(ROWS))
     before = cross_entropy(model(ROWS), LABELS)
-    model.fit(ROWS, LABELS, epochs=8, batch_size=16, verbose=0)
+    model.fit(ROWS, LABELS, epochs=3, batch_size=16, verbose=0)
     logits = model.predict_on_batch(ROWS)
     assert np.isfinite(np.float32(logits)).all()
     assert cross_entropy(logits, LABELS) < before
@@ -300,7 +298,7 @@ def test_frozen_layers_do_not_change_and_stay_frozen_when_saved(tmp_path):
     encoder = new_encoder()
     encoder.embeddings.trainable = False
     encoder.get_layer("pooler").trainable = False
-    model = compiled(with_head(encoder), "sgd")
+    model = compiled(with_head(encoder), "sgd", run_eagerly=True)
     before = {variable.path: variable.numpy() for variable in model.weights}
     model.train_on_batch(ROWS, LABELS)
     for variable in model.weights:
@@ -331,7 +329,7 @@ def test_lora_trains_its_own_weights_and_is_merged_when_saved(tmp_path):
     assert_same(model(ROWS), plain)  # one of the factors starts as zeros
     kernel = attention.qkv.kernel.numpy()
     [base] = [one for one in attention.qkv.non_trainable_variables if one.name == "kernel"]
-    compiled(model).fit(ROWS, LABELS, epochs=4, batch_size=16, verbose=0)
+    compiled(model, run_eagerly=True).fit(ROWS, LABELS, batch_size=16, verbose=0)
     np.testing.assert_array_equal(base, kernel)
     assert np.abs(attention.qkv.kernel - kernel).max() > 1e-4
     model.save_weights(tmp_path / "model.weights.h5")
@@ -434,7 +432,7 @@ def test_a_custom_train_step_is_run():
             return {"doubled": loss}
 
     base = with_head(new_encoder())
-    model = compiled(Doubled(base.input, base.output))
+    model = compiled(Doubled(base.input, base.output), run_eagerly=True)
     expected = 2 * cross_entropy(model(ROWS), LABELS)
     assert model.train_on_batch(ROWS, LABELS, return_dict=True)["doubled"] == pytest.approx(expected, abs=1e-5)
     assert cross_entropy(model(ROWS), LABELS) < expected / 2
