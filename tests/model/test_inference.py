@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.model.mode import infer
-from tests.model.small import MIXED_BFLOAT16, features, small_config
+from tests.model.small import features, multiplies_bfloat16, small_config
 
 
 def kernels_with_gelu(compute, variables, inputs, directory):
@@ -29,8 +29,15 @@ def kernels_with_gelu(compute, variables, inputs, directory):
     return sum(name.startswith(b"Gelu") for node in nodes for name in node.attr["fused_ops"].list.s)
 
 
-@pytest.mark.parametrize("dtype", ["float32", MIXED_BFLOAT16])
-@pytest.mark.parametrize("activation", ["tanh_gelu", "erf_gelu"])
+@pytest.mark.parametrize(
+    "activation, dtype",
+    [
+        ("tanh_gelu", "float32"),
+        pytest.param("erf_gelu", "mixed_bfloat16", marks=multiplies_bfloat16),
+        pytest.param("erf_gelu", "float32", marks=pytest.mark.slow),
+        pytest.param("tanh_gelu", "mixed_bfloat16", marks=[multiplies_bfloat16, pytest.mark.slow]),
+    ],
+)
 def test_product_bias_and_gelu_are_one_kernel(activation, dtype, tmp_path):
     encoder = BertEncoder(small_config(activation=activation), dtype=dtype)
     weights = [weight.value for weight in encoder.weights]

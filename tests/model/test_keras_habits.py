@@ -70,7 +70,7 @@ def encoder():
 def trained(tmp_path_factory):
     """A user's classifier after `fit` with callbacks, its losses, and the callbacks' directory."""
     folder = tmp_path_factory.mktemp("callbacks")
-    model = compiled(with_head(new_encoder()), keras.optimizers.Adam(1e-2))
+    model = compiled(with_head(new_encoder()), keras.optimizers.Adam(1e-2), run_eagerly=True)
     callbacks = [
         keras.callbacks.ModelCheckpoint(folder / "best.keras", monitor="val_loss", save_best_only=True),
         keras.callbacks.ModelCheckpoint(folder / "{epoch}.weights.h5", save_weights_only=True),

@@ -87,7 +87,8 @@ def test_an_export_gives_the_same_predictions(fitted, asked, tmp_path):
     check_same([fitted.model._answer(one) for one in found], asked[1])
 
 
-@pytest.mark.parametrize("fitted", rows("several labels"), indirect=True, ids="-".join)
+# One is quick in tests/training/runs/test_int8_training.py, one with a teacher in test_distillation.py beside it.
+@pytest.mark.parametrize("fitted", rows(), indirect=True, ids="-".join)
 def test_an_interrupted_run_ends_with_the_same_weights(fitted, tmp_path):
     resumed = harness.fit(fitted.row, fitted.kind, stopped(fitted.folder, tmp_path / "stopped"))
     for file in ("model.safetensors", "config.json"):
