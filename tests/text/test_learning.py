@@ -83,7 +83,7 @@ def english_and_korean():
         parts.append([])
         for name in (f"sotu/{part}", f"korean/gnome_{part}", f"korean/libreoffice_{part}"):
             with gzip.open(bundled(f"data/{name}.txt.gz"), "rt", encoding="utf-8") as file:
-                parts[-1] += [line.rstrip("\n") for line in itertools.islice(file, 2000) if line.strip()]
+                parts[-1] += [line.rstrip("\n") for line in itertools.islice(file, 1000) if line.strip()]
     return parts
 
 

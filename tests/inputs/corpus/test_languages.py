@@ -22,7 +22,7 @@ from bert_tf.text.learning import read_lines
 from tests.errors import raises
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = {"en": 12_000, "ko": 1_000}  # words of the text; each occurs once
+WORDS = {"en": 6_000, "ko": 500}  # words of the text; each occurs once
 FIRST = {"en": len(SPECIALS), "ko": len(SPECIALS) + WORDS["en"]}  # id of the first word
 DOCUMENT = {"en": 50, "ko": 10}  # words, five a sentence; in Korean so few that sequences are a third as long
 LENGTH, BATCH, EXPONENT = 32, 8, 0.3
@@ -114,7 +114,7 @@ def test_the_shares_are_those_of_the_tokens_even_if_one_language_has_shorter_seq
     for batch in epoch_of(kind):
         tokens += np.bincount(batch["language_ids"][batch["input_mask"] > 0], minlength=2)
     draws = tokens.sum() / LENGTH
-    assert draws > 400
+    assert draws > 200
     # Each draw takes `LENGTH` tokens on average, so the error is that of a binomial distribution.
     assert abs(tokens[1] / tokens.sum() - expected[1]) < 3 * np.sqrt(expected[0] * expected[1] / draws)
 
@@ -140,7 +140,7 @@ def test_an_epoch_is_one_pass_over_the_largest_language_in_which_others_are_repe
         sequences += [row.tobytes() for row in ids[batch["language_ids"][:, 0] == 1]]
     english = [counts[word] for word in range(FIRST["en"], FIRST["ko"])]
     # A last batch that is not full is dropped, and the few words with it.
-    assert max(english) == 1 and np.mean(english) > 0.97
+    assert max(english) == 1 and np.mean(english) > 0.94
     korean = [counts[word] for word in range(FIRST["ko"], FIRST["ko"] + WORDS["ko"])]
     # Words of Korean have shorter names, but take as many bytes: the only difference are the blank lines.
     assert np.mean(korean) == pytest.approx(passes(corpus.languages[1], corpus.languages), rel=0.15)
@@ -177,8 +177,10 @@ def shards(text, tmp_path_factory):
 
 
 def test_prepared_languages_have_the_shares_of_their_text(corpus, shards):
-    found = checked_corpus(shards, corpus.tokenizer, corpus.data)[0].languages
-    assert [language._replace(files=()) for language in found] == [one._replace(files=()) for one in corpus.languages]
+    found = {name: Corpus(own, corpus.tokenizer, corpus.data).check() for name, own in shards.items()}
+    assert found == {language.name: sum(check_text_files(language.files)) for language in corpus.languages}
+    shares = [found[language.name] / sum(found.values()) for language in corpus.languages]
+    assert shares == [language.text_share for language in corpus.languages]
 
 
 @pytest.mark.slow

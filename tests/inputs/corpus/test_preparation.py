@@ -98,7 +98,7 @@ def test_shards_give_the_same_documents_in_the_same_order_as_their_text(corpus):
     data = PretrainingData(**WORDS_AND_LENGTHS)  # ids with marks of words
     shards = find_corpus(str(output))
     assert len(shards) == 3
-    check_corpus(Corpus(shards, tokenizer(), data))
+    Corpus(shards, tokenizer(), data).check()
     text, records = (Corpus(some, tokenizer(), data).documents([0, 1]) for some in (files, shards))
     assert [block.to_list() for block in text] == [block.to_list() for block in records]
 

@@ -84,12 +84,20 @@ def starts_of(kind, encoded, sentence):
     ]
 
 
+def slow(*kinds):
+    return [pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]
+
+
+# Those of unigrams are marked and packed by the code for byte pairs.
+each_kind = pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", *slow("unigram")])
+
+
 def found_in(document, part):
     return any(document[at : at + len(part)] == part for at in range(len(document) - len(part) + 1))
 
 
 @pytest.mark.parametrize("pack", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("kind", [pytest.param("wordpiece", marks=pytest.mark.slow), "byte_bpe", "unigram"])
+@pytest.mark.parametrize("kind", ["byte_bpe", *slow("wordpiece", "unigram")])
 def test_pairs_are_packed_as_hugging_face_packs_them(sequences, kind, pack):
     tokenizer, reference = learned(kind)
     frame = reference.encode("", "")  # the special tokens and their types
@@ -113,7 +121,7 @@ WORDS = {"masking": "whole_word", "pairs": "none", "masking_rate": 0.3}
 
 
 @pytest.mark.parametrize("options", [WORDS, pytest.param({"pairs": "none", "pack": True}, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_full_sentences_have_one_separator_between_documents(sequences, kind, options):
     tokenizer = learned(kind).tokenizer
     documents = [document for document, _ in streams(kind)]
@@ -130,7 +138,7 @@ def test_full_sentences_have_one_separator_between_documents(sequences, kind, op
 
 
 @pytest.mark.parametrize("words", ["pieces", pytest.param("spaces", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_words_are_hidden_whole_and_special_tokens_never(sequences, kind, words):
     tokenizer = learned(kind).tokenizer
     special = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id}
