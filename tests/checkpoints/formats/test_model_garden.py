@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -57,7 +58,7 @@ QUERY = "transformer/layer_1/self_attention/query"
 OUTPUT = "transformer/layer_1/self_attention/attention_output"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tensors():
     shape = {"layers": LAYERS, "hidden": HIDDEN, "inner": 48, "vocab": len(PIECES), "positions": 24}
     return random_tensors(np.random.default_rng(0), **shape)
@@ -408,18 +409,24 @@ def test_pre_norm_models_are_refused_by_their_metadata(tmp_path, tensors):
 DATA = "variables/variables.data-00000-of-00001"
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, tensors):
+    """A SavedModel, to be damaged in a copy."""
+    return write_saved_model(tmp_path_factory.mktemp("whole") / "model", variables(tensors))
+
+
 @pytest.mark.parametrize("part", ["saved_model.pb", "variables/variables.index", DATA])
 @pytest.mark.parametrize("share", [0, 0.5, 0.99])
-def test_a_truncated_file_is_named(tmp_path, tensors, part, share):
-    path = write_saved_model(tmp_path / "model", variables(tensors))
+def test_a_truncated_file_is_named(tmp_path, whole, part, share):
+    path = shutil.copytree(whole, str(tmp_path / "model"))
     file = Path(path, part)
     file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
     assert message(path).startswith(f"{path}/{part.partition('.')[0]}")
 
 
 @pytest.mark.parametrize("part", ["variables/variables.index", DATA])
-def test_a_missing_file_is_named(tmp_path, tensors, part):
-    path = write_saved_model(tmp_path / "model", variables(tensors))
+def test_a_missing_file_is_named(tmp_path, whole, part):
+    path = shutil.copytree(whole, str(tmp_path / "model"))
     Path(path, part).unlink()
     assert f"{path}/{part.removesuffix('-00000-of-00001')}" in message(path)
 

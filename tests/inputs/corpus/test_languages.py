@@ -22,7 +22,7 @@ from bert_tf.text.learning import read_lines
 from tests.errors import raises
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = {"en": 6_000, "ko": 500}  # words of the text; each occurs once
+WORDS = {"en": 12_000, "ko": 1_000}  # words of the text; each occurs once
 FIRST = {"en": len(SPECIALS), "ko": len(SPECIALS) + WORDS["en"]}  # id of the first word
 DOCUMENT = {"en": 50, "ko": 10}  # words, five a sentence; in Korean so few that sequences are a third as long
 LENGTH, BATCH, EXPONENT = 32, 8, 0.3
@@ -114,7 +114,7 @@ def test_the_shares_are_those_of_the_tokens_even_if_one_language_has_shorter_seq
     for batch in epoch_of(kind):
         tokens += np.bincount(batch["language_ids"][batch["input_mask"] > 0], minlength=2)
     draws = tokens.sum() / LENGTH
-    assert draws > 200
+    assert draws > 400
     # Each draw takes `LENGTH` tokens on average, so the error is that of a binomial distribution.
     assert abs(tokens[1] / tokens.sum() - expected[1]) < 3 * np.sqrt(expected[0] * expected[1] / draws)
 
@@ -140,7 +140,7 @@ def test_an_epoch_is_one_pass_over_the_largest_language_in_which_others_are_repe
         sequences += [row.tobytes() for row in ids[batch["language_ids"][:, 0] == 1]]
     english = [counts[word] for word in range(FIRST["en"], FIRST["ko"])]
     # A last batch that is not full is dropped, and the few words with it.
-    assert max(english) == 1 and np.mean(english) > 0.94
+    assert max(english) == 1 and np.mean(english) > 0.97
     korean = [counts[word] for word in range(FIRST["ko"], FIRST["ko"] + WORDS["ko"])]
     # Words of Korean have shorter names, but take as many bytes: the only difference are the blank lines.
     assert np.mean(korean) == pytest.approx(passes(corpus.languages[1], corpus.languages), rel=0.15)
@@ -148,6 +148,7 @@ def test_an_epoch_is_one_pass_over_the_largest_language_in_which_others_are_repe
     assert len(set(sequences)) > 0.9 * len(sequences)
 
 
+@pytest.mark.slow  # a mixture has no state beside that of TensorFlow's Datasets
 def test_a_mixture_resumes_from_the_state_of_its_iterator(stream_of, epoch_of, tmp_path):
     batches = stream_of("sentences")
     used = len(epoch_of("sentences")) - 2  # so that the next epoch follows
