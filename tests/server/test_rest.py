@@ -337,7 +337,7 @@ def test_a_request_that_takes_too_long_gets_an_error(start, half_plus_config):
 
 
 def test_slow_requests_to_one_version_do_not_hold_up_another(start, half_plus_config):
-    server = start(half_plus_config, limits=Limits(seconds=2))
+    server = start(half_plus_config, limits=Limits(seconds=1))
     document = {"signature_name": "slow", "instances": [2**31 - 1]}
     with concurrent.futures.ThreadPoolExecutor(16) as clients:
         slow = [clients.submit(server.post, "half/versions/123:predict", document) for _ in range(16)]
