@@ -32,10 +32,10 @@ _KEPT = 24 * 3600  # seconds for which folders of other sources stay
 _ENVIRONMENT = ("ONEDNN_MAX_CPU_ISA", "TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS")
 
 
-def encoder(vocab_size: int = 0, **config) -> bert_tf.BertEncoder:
+def encoder(vocab_size: int = 0, dtype: str | None = None, **config) -> bert_tf.BertEncoder:
     """An encoder of one layer, if `config` says nothing else, for texts of LENGTH tokens."""
     shape = {"vocab_size": vocab_size or len(VOCABULARY), "max_position_embeddings": LENGTH, "num_layers": 1}
-    return bert_tf.BertEncoder(small_config(**shape | config))
+    return bert_tf.BertEncoder(small_config(**shape | config), dtype=dtype)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Runs small enough for tests: a one-layer encoder on synthetic features, and a regression that is traced faster."""
+"""Runs small enough for tests: the zoo's encoder on synthetic features, and a regression that is traced faster."""
 
 import contextlib
 import warnings
@@ -7,17 +7,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import BertConfig, TrainConfig
+from bert_tf.config import TrainConfig
 from bert_tf.model.dropout import Dropout
-from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.tasks.objective import Objective
 from bert_tf.tasks.task import Task
 from bert_tf.text import Tokenizer
 from bert_tf.training.loop import Trainer
-from tests.model.small import PIECES
+from tests import zoo
+from tests.zoo import LENGTH, VOCABULARY
 
-EXAMPLES, LENGTH, PREDICTIONS, VOCABULARY = 96, 12, 4, 40
+EXAMPLES, PREDICTIONS = 96, 4
 
 
 @contextlib.contextmanager
@@ -43,11 +43,11 @@ def features(seed=7):
     mask = np.arange(LENGTH) < lengths[:, None]
     masks = 1 + np.arange(EXAMPLES) * PREDICTIONS // EXAMPLES
     return {
-        "input_word_ids": np.where(mask, random.integers(5, VOCABULARY, mask.shape), 0).astype("int32"),
+        "input_word_ids": np.where(mask, random.integers(5, len(VOCABULARY), mask.shape), 0).astype("int32"),
         "input_mask": mask.astype("int32"),
         "input_type_ids": ((np.arange(LENGTH) >= lengths[:, None] // 2) & mask).astype("int32"),
         "masked_lm_positions": np.stack([random.permutation(6)[:PREDICTIONS] for _ in lengths]).astype("int32"),
-        "masked_lm_ids": random.integers(5, VOCABULARY, [EXAMPLES, PREDICTIONS]).astype("int32"),
+        "masked_lm_ids": random.integers(5, len(VOCABULARY), [EXAMPLES, PREDICTIONS]).astype("int32"),
         "masked_lm_weights": (np.arange(PREDICTIONS) < masks[:, None]).astype("float32"),
         "next_sentence_labels": random.integers(0, 2, EXAMPLES).astype("int32"),
     }
@@ -92,7 +92,7 @@ class _Numbers(Objective):
 
     def build(self, encoder):
         ids = keras.Input((LENGTH,), dtype="int32", name="input_word_ids")
-        x = Dropout(self.dropout)(keras.layers.Embedding(VOCABULARY, 8, name="embedding")(ids)[:, 0])
+        x = Dropout(self.dropout)(keras.layers.Embedding(len(VOCABULARY), 8, name="embedding")(ids)[:, 0])
         return keras.Model({"input_word_ids": ids}, keras.layers.Dense(1, name="dense")(x))
 
     def weights(self, features):
@@ -100,7 +100,7 @@ class _Numbers(Objective):
 
     def loss_and_metrics(self, features, outputs):
         weights = tf.reduce_sum(features["masked_lm_weights"], -1)
-        errors = outputs[:, 0] - tf.cast(features["input_word_ids"][:, 0], tf.float32) / VOCABULARY
+        errors = outputs[:, 0] - tf.cast(features["input_word_ids"][:, 0], tf.float32) / len(VOCABULARY)
         weight = tf.reduce_sum(weights)
         return {
             "loss": (tf.reduce_sum(weights * tf.square(errors)), weight),
@@ -132,20 +132,12 @@ def trainer(strategy=None, *, bert=True, dropout=0.0, dtype="float32", weights=3
     strategy = strategy or tf.distribute.OneDeviceStrategy("/cpu:0")
     settings = {"batch_size": 8, "learning_rate": 1e-3, "steps": total_steps, "log_every": 4, "steps_per_call": 2}
     keras.utils.set_random_seed(weights)
-    task = Pretraining(Tokenizer(PIECES), LENGTH) if bert else Regression(dropout)
+    task = Pretraining(Tokenizer(VOCABULARY), LENGTH) if bert else Regression(dropout)
+    shape = {"dropout": dropout, "attention_dropout": dropout} | (shape or {})
     with strategy.scope():
-        model = task.build(encoder(dropout, dtype, **(shape or {})) if bert else None)
+        model = task.build(zoo.encoder(dtype=dtype, **shape) if bert else None)
     config = TrainConfig(**(settings | train)).check()
     return Trainer(task, model, config, strategy, total_steps, jit_compile=config.jit_compile == "on")
-
-
-def encoder(dropout, dtype, **shape):
-    """An encoder of one layer."""
-    config = BertConfig(
-        vocab_size=VOCABULARY, num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32,
-        max_position_embeddings=LENGTH, dropout=dropout, attention_dropout=dropout, **shape,
-    )  # fmt: skip
-    return BertEncoder(config, dtype=dtype)
 
 
 def weights_of(trained):

@@ -47,7 +47,7 @@ def test_other_formats_have_no_scale(dtype):
 
 
 @multiplies_float16
-def test_the_scale_and_its_count_are_in_the_checkpoint(tmp_path):
+def test_an_overflow_halves_the_scale_and_training_continues_and_both_are_in_the_checkpoint(tmp_path):
     settings = {"dtype": "mixed_float16", "total_steps": 5, "loss_scale_growth": 3}
     trained = trainer(**settings)
     trained.run([Input(with_nan(epochs(), [3]))], str(tmp_path), title="test")

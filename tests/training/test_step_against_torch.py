@@ -20,8 +20,9 @@ from bert_tf.text import Tokenizer
 from bert_tf.training.loop import Trainer
 from bert_tf.training.phases import Input
 from tests.model.numpy_bert import tensors_of
-from tests.model.small import PIECES, randomize, small_config
-from tests.training.small import LENGTH, VOCABULARY, features
+from tests.model.small import randomize, small_config
+from tests.training.small import features
+from tests.zoo import LENGTH, VOCABULARY
 
 BATCH, HIDDEN, PEAK = 8, 32, 1e-3
 DECAY = 0.5  # so large that it shows in five digits of the weights
@@ -42,9 +43,9 @@ def data(steps):
 def train(name, activation, steps, folder):
     """Our side: the initial weights, weights and slots by Hugging Face's names, and the last point of the curve."""
     dropout = {"dropout": 0.0, "attention_dropout": 0.0}
-    config = small_config(vocab_size=VOCABULARY, max_position_embeddings=LENGTH, activation=activation, **dropout)
+    config = small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, activation=activation, **dropout)
     if name == "pretraining":
-        task = Pretraining(Tokenizer(PIECES), LENGTH)
+        task = Pretraining(Tokenizer(VOCABULARY), LENGTH)
     else:
         task = Classification(None, labels=("a", "b", "c"), pair=False)
     model = randomize(task.build(BertEncoder(config, dtype="float32")))
@@ -73,9 +74,9 @@ class Reference:
     def __init__(self, name, activation, initial):
         self.torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
         config = transformers.BertConfig(
-            vocab_size=VOCABULARY, hidden_size=HIDDEN, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-            max_position_embeddings=LENGTH, hidden_act=ACTIVATIONS[activation], hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0, num_labels=3, attn_implementation="eager",
+            vocab_size=len(VOCABULARY), hidden_size=HIDDEN, num_hidden_layers=2, num_attention_heads=4,
+            intermediate_size=64, max_position_embeddings=LENGTH, hidden_act=ACTIVATIONS[activation],
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=3, attn_implementation="eager",
         )  # fmt: skip
         heads = {"pretraining": "BertForPreTraining", "classification": "BertForSequenceClassification"}
         self.model = getattr(transformers, heads[name])(config).double()

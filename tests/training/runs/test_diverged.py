@@ -2,7 +2,9 @@
 
 import json
 import math
+import types
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -62,6 +64,24 @@ def test_weights_that_are_nan_are_an_error_and_no_model(tmp_path, pretrained, mo
     assert assert_diverges(tmp_path / "model", *arguments) == message
 
 
+@pytest.mark.parametrize(
+    "skipped, final, named",
+    [
+        (2, {}, "all of the 2 updates were skipped"),
+        (1, {}, None),
+        (1, {"kind": "evaluation", "loss": math.nan}, "the loss on the validation set is nan"),
+        (1, {"kind": "evaluation", "loss": 0.5}, None),
+        (1, {"kind": "evaluation"}, None),
+        (1, {"kind": "train", "loss": math.nan}, None),
+    ],
+)
+def test_a_run_without_updates_or_with_a_loss_that_is_not_finite_has_diverged(skipped, final, named):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    found = runner._divergence(types.SimpleNamespace(model=model, step=2, skipped=skipped), final)
+    assert named in found if named else found is None
+
+
+@pytest.mark.slow
 def test_a_run_that_skipped_each_update_is_an_error(tmp_path, pretrained):
     config = FinetuneConfig(task=RegressionConfig(max_length=8), train=TRAIN)
     labels = [f"{sign}1e15" for sign in ("-", "") * 2]  # a gradient with a square that float32 cannot hold
@@ -70,6 +90,7 @@ def test_a_run_that_skipped_each_update_is_an_error(tmp_path, pretrained):
     assert "all of the 2 updates were skipped, because their loss or gradient was NaN or infinite" in message
 
 
+@pytest.mark.slow
 def test_a_loss_on_the_validation_set_that_is_nan_is_an_error(tmp_path, pretrained):
     # Near the largest number of float32: the mean in LayerNorm is infinite.
     arguments = CLASSES, write_tables(tmp_path, "xyxy"), pretrained(3e38)

@@ -13,7 +13,9 @@ from bert_tf.inputs.corpus.languages import Language
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.runs import dry_run
-from tests.training.small import LENGTH, encoder, features
+from tests import zoo
+from tests.training.small import features
+from tests.zoo import LENGTH
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "house", "##s", "한국", "##어", "tree", "."]
 PAD, UNK, CLS, SEP, MASK, THE, HOUSE, S, KOREA, N, TREE, DOT = range(len(PIECES))
@@ -56,12 +58,12 @@ def test_each_sequence_of_a_packed_row_is_shown_separately(tokenizer):
 
 def test_stored_activations_grow_with_the_rows_and_are_fewer_with_remat(tokenizer):
     task = Pretraining(tokenizer, LENGTH)
-    model = task.build(encoder(0.1, "float32"))
+    model = task.build(zoo.encoder(dropout=0.1, attention_dropout=0.1))
     one, two = ({name: tf.constant(value[:rows]) for name, value in features().items()} for rows in (16, 32))
     kept = dry_run.kept_bytes(task.objective, model, one, remat=False)
-    # One layer with 16 units and 12 positions: its input, query, key, value, context, the two halves of the
+    # One layer with 32 units: its input, query, key, value, context, the two halves of the
     # feed-forward network, float32, as a lower limit.
-    assert kept > 16 * LENGTH * 4 * (16 + 48 + 16 + 32 + 32)
+    assert kept > 16 * LENGTH * 4 * (32 + 96 + 32 + 64 + 64)
     assert dry_run.kept_bytes(task.objective, model, two, remat=False) == pytest.approx(2 * kept, rel=0.02)
     assert dry_run.kept_bytes(task.objective, model, one, remat=True) < 0.7 * kept
 
