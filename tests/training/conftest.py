@@ -1,17 +1,37 @@
-"""A file system that can be filled, and functions without graphs."""
+"""A file system that can be filled, functions without graphs, and runs that end before their first update."""
 
 import shutil
 import subprocess
 
 import pytest
 
-from tests.training.small import eagerly
-
 
 @pytest.fixture
 def eager():
+    from tests.training.small import eagerly  # not in the process that only starts those of the tests
+
     with eagerly():
         yield
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """A function that calls another one, which runs a training, up to its first update: the Trainer."""
+    from bert_tf.training.loop import Trainer
+    from tests.training.small import Stop
+
+    def begin(start, *arguments, **settings):
+        def run(trainer, *_, **__):
+            trainers.append(trainer)
+            raise Stop
+
+        trainers = []
+        with monkeypatch.context() as patch, pytest.raises(Stop):
+            patch.setattr(Trainer, "run", run)
+            start(*arguments, **settings)
+        return trainers[0]
+
+    return begin
 
 
 @pytest.fixture

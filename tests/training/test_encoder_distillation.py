@@ -211,13 +211,9 @@ def test_full_rows_in_bfloat16_compiled_by_xla(corpora, tmp_path, objective):
     assert all(point["padding_share"] == 0 for point in results["history"])
 
 
-def test_a_student_starts_with_layers_of_its_teacher(corpora):
-    config = config_of(corpora, "distilbert", settings=EncoderDistillation(copy_layers=True))
-    student = MaskedLM(Tokenizer(WORDS), 32).build(
-        BertEncoder(model_config(vocab_size=len(WORDS), num_layers=2, pooler=False))
-    )
-    EncoderTeacher(str(corpora / "teacher"), config).initialize(student)
-    student = {variable.path: variable.numpy() for variable in student.weights}
+def test_a_student_starts_with_layers_of_its_teacher(corpora, tmp_path, begun):
+    trainer = begun(distil, corpora, tmp_path / "model", "distilbert", model={"num_layers": 2})
+    student = {variable.path: variable.numpy() for variable in trainer.model.weights}
     teacher = weights_of(corpora / "teacher")
     assert student.keys() == {path for path in teacher if not path.startswith("layer_2")}
     for path, value in student.items():

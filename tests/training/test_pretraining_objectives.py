@@ -14,9 +14,12 @@ from bert_tf.config import PretrainConfig, PretrainingData, TokenizerConfig
 from bert_tf.errors import ConfigError
 from bert_tf.report.file_reporter import languages_table
 from bert_tf.tasks.masked_lm import MaskedLM
-from bert_tf.tasks.replaced_tokens import ReplacedTokenDetection
+from bert_tf.tasks.mlm_and_nsp import Pretraining
+from bert_tf.tasks.replaced_tokens import Electra, ReplacedTokenDetection
+from bert_tf.tasks.span_boundary import SpanBoundary
+from bert_tf.text import Tokenizer
 from bert_tf.training.loop import Trainer
-from bert_tf.training.runs.pretraining import pretrain
+from bert_tf.training.runs.pretraining import pretrain, pretraining_task
 from tests.errors import raises
 from tests.model.small import features
 from tests.training.interrupted import stopped
@@ -65,6 +68,21 @@ def trained(request, corpora, tmp_path_factory):
     """The data settings of a run, its directory and its results."""
     model_dir = tmp_path_factory.mktemp("run") / "model"
     return CASES[request.param], model_dir, run(corpora, model_dir, **CASES[request.param])
+
+
+@pytest.mark.parametrize(
+    "fields, kind, saved",
+    [
+        ({}, Pretraining, {"": "pretraining"}),
+        ({"pairs": "none"}, MaskedLM, {"": "masked_lm"}),
+        (CASES["electra"] | {"pairs": "none"}, Electra, {"": "replaced_token_detection", "generator": "masked_lm"}),
+        (CASES["span_boundary"] | {"pairs": "none"}, SpanBoundary, {"": "masked_lm"}),
+    ],
+)
+def test_each_objective_has_its_task_and_saves_the_models_that_are_used(fields, kind, saved):
+    task = pretraining_task(PretrainingData(**fields).check(), Tokenizer(WORDS), 32, 5, ("en", "ko"))
+    assert type(task) is kind
+    assert {folder: one.name for folder, (one, _) in task.saved(model_config()).items()} == saved
 
 
 def tensors_of(model_dir):

@@ -142,7 +142,7 @@ def test_strategies_by_name_use_the_available_devices(name):
     strategy = create(name)
     gpus = len(tf.config.list_logical_devices("GPU"))
     assert strategy.num_replicas_in_sync == (1 if name == "one_device" else max(gpus, 1))
-    assert is_chief(strategy)
+    assert is_chief(strategy) and create(name) is strategy
 
 
 TASKS = ('{"type": "worker", "index": 5}', '{"type": "boss", "index": 0}', '{"type": "worker", "index": "x"}', "3")
