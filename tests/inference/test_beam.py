@@ -20,15 +20,14 @@ from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
 from tests.errors import raises
+from tests.inference import kinds
 from tests.inference.exports import (
     LENGTH,
     VOCABULARY,
     Exported,
     by_predict,
     check_same,
-    classifier,
     examples_of,
-    exported,
     single_text,
 )
 
@@ -255,7 +254,7 @@ def test_shards_of_other_rows_or_another_model_are_written_again(single, texts, 
     texts = [*texts[:20], "another text", *texts[21:]]
     predicted_rows.clear()
     assert run(single, examples_of(texts), output)[1] == [1] and sorted(predicted_rows) == list(range(17, 34))
-    other = exported(classifier(), tmp_path / "other", seed=1)
+    other = kinds.case("classification")
     assert run(other, examples_of(texts), output)[1] == [0, 1, 2, 3]
     run(other, examples_of(texts), afresh)
     assert written(output) == written(afresh)
@@ -416,7 +415,7 @@ def test_inconsistent_flags_are_one_line_errors(programs, case):
     assert done.status == 2 and message in done.error_line
 
 
-def test_the_program_predicts_standard_input_and_names_an_invalid_row(programs, single, texts, tmp_path):
+def test_the_program_predicts_standard_input(programs, single, texts, tmp_path):
     served = os.path.dirname(single.path)
     command = [f"--export_dir={served}", "--runner=DirectRunner", "--data_dir=-", f"--output={tmp_path}/labels.jsonl"]
     command += ["--data.text=review", "--", "--direct_num_workers=1"]
@@ -429,8 +428,8 @@ def test_the_program_predicts_standard_input_and_names_an_invalid_row(programs, 
     found = [json.loads(line) for line in (tmp_path / "labels-00000-of-00001.jsonl").read_text().strip().split("\n")]
     expected = by_predict(single, examples_of(texts))
     check_same(found, [one | {"id": f"n{one['id']}"} for one in expected])
-    lines[40] = '{"text": "a"}'
-    done = programs("predict", *command, stdin="\n".join(lines))
-    assert done.status == 1 and "-:41: no field 'review'" in done.error_line
-    done = programs("predict", *[one.replace(".jsonl", ".zip") for one in command], stdin="\n".join(lines[:3]))
-    assert done.status == 2 and "in shards a classification model writes .jsonl, .tsv" in done.error_line
+
+
+def test_an_output_that_shards_cannot_have_is_refused(single, tmp_path):
+    with raises(ConfigError, "x.zip: in shards a classification model writes .jsonl, .tsv"):
+        run(single, examples_of(["a"]), tmp_path / "x.zip")

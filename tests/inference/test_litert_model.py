@@ -59,7 +59,14 @@ def test_the_check_runs_the_interpreter_and_labels_are_beside_the_model(tmp_path
     assert json.loads((tmp_path / "out/config.json").read_text())["id2label"] == {"0": "negative", "1": "긍정"}
 
 
-@pytest.mark.parametrize("kind", ["classification", "questions of byte pairs", "masks by XLM-R", "masks by CamemBERT"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "classification",
+        "questions of byte pairs",
+        *(pytest.param(f"masks by {name}", marks=pytest.mark.slow) for name in ("XLM-R", "CamemBERT")),
+    ],
+)
 def test_transformers_opens_the_tokenizer_beside_the_model_and_makes_its_inputs(kind, tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers", reason="needs pip install 'bert_tf[peers]'")
     monkeypatch.setattr(litert_model, "write", lambda graph, path: None)  # the other files do not depend on this one

@@ -32,28 +32,24 @@ every_kind = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
-def cases_and_answers(request):
-    """Two dicts: kind -> Case, and kind -> answers of a session in another process; for the kinds that are tested."""
-    sessions, made = runtimes.Sessions(), {}
+def cases(request):
+    """Kind -> Case, for the kinds that are tested."""
     items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
     tested = {item.callspec.params.get("kind") for item in items}
-    for kind in [kind for kind in kinds.KINDS if kind == PAIRS or kind in tested]:
-        made[kind] = kinds.case(kind, large=kind in LARGE)
-        sessions.ask(made[kind].path, [rest_body(request) for request in made[kind].requests])
-    return made, dict(zip(made, sessions.answers(), strict=True))
+    return {kind: kinds.case(kind, large=kind in LARGE) for kind in kinds.KINDS if kind == PAIRS or kind in tested}
 
 
 @pytest.fixture(scope="module")
-def cases(cases_and_answers):
-    return cases_and_answers[0]
+def answered(cases):
+    """Kind -> answers of a session in another process."""
+    sessions = runtimes.Sessions()
+    for case in cases.values():
+        sessions.ask(case.path, [rest_body(request) for request in case.requests])
+    return dict(zip(cases, sessions.answers(), strict=True))
 
 
-@pytest.fixture(scope="module")
-def answered(cases_and_answers):
-    return cases_and_answers[1]
-
-
-@every_kind
+@pytest.mark.slow  # test_export.py checks an export by a session in another process
+@pytest.mark.parametrize("kind", kinds.KINDS)
 def test_a_session_gives_the_models_answers(cases, answered, kind):
     case = cases[kind]
     assert compare(case.requests, case.expected, answered[kind]) < 1e-5

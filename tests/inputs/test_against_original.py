@@ -160,7 +160,13 @@ def original_pairs(documents):
     return functools.cache(lambda swap: their_pairs(documents, (1, 2), swap=swap, **FULL))
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["next sentence", "sentence order"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(False, id="next sentence"),
+        pytest.param(True, id="sentence order", marks=pytest.mark.slow),  # test_documents.py has what differs
+    ],
+)
 def sampled(request, documents, full_pairs):
     """swap, the text and our pairs of two epochs."""
     return request.param, Text(documents), full_pairs(request.param)

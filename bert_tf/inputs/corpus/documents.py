@@ -180,7 +180,9 @@ def full_sentences(
     empty = tf.RaggedTensor.from_nested_row_lengths(tf.zeros([0], tf.int32), [tf.zeros([0], tf.int64)] * 2)
     groups = documents.unbatch().batch(group_size).enumerate().map(lambda number, group: (number, group, False))
     end = tf.data.Dataset.from_tensors((tf.constant(0, tf.int64), empty, True))
-    return groups.concatenate(end).scan(tf.zeros([0], tf.int32), lambda rest, element: fill(rest, *element))
+    # Of unknown length, so that `fill` is not traced again.
+    nothing = tf.compat.v1.placeholder_with_default(tf.zeros([0], tf.int32), [None])
+    return groups.concatenate(end).scan(nothing, lambda rest, element: fill(rest, *element))
 
 
 def in_batches(groups: tf.data.Dataset, batch_size: int | tf.Tensor, pack: Pack) -> tf.data.Dataset:
