@@ -67,7 +67,7 @@ def test_invalid_features_are_refused(encoder, arguments, message):
         feature_model(encoder, FeatureConfig(*arguments))
 
 
-@pytest.fixture(params=["tagging", "tagging_bilstm"])
+@pytest.fixture(params=["tagging", pytest.param("tagging_bilstm", marks=pytest.mark.slow)])
 def on_frozen(request):
     """Function from `frozen` to a model whose only dropout is in the encoder's attention."""
     encoder = BertEncoder(small_config(dropout=0.0, attention_dropout=0.5))
@@ -84,9 +84,6 @@ def test_a_frozen_encoder_has_no_dropout_and_only_the_head_is_trained(on_frozen)
     assert len(frozen.weights) == len(free.weights)
 
 
-@pytest.mark.parametrize(
-    "on_frozen", ["tagging", pytest.param("tagging_bilstm", marks=pytest.mark.slow)], indirect=True
-)
 def test_a_frozen_model_is_restored_from_a_keras_file(on_frozen, tmp_path):
     model = on_frozen(True)
     model.save(tmp_path / "model.keras")

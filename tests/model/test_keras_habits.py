@@ -192,7 +192,9 @@ def test_every_policy_computes_trains_and_is_saved(policy, variables, bound, tmp
     assert cross_entropy(logits, LABELS) < before
 
 
-@pytest.mark.parametrize("policy", [BFLOAT16, pytest.param("float16", marks=multiplies_bfloat16), "float64"])
+@pytest.mark.parametrize(
+    "policy", [BFLOAT16, pytest.param("float16", marks=[multiplies_bfloat16, pytest.mark.slow]), "float64"]
+)
 @pytest.mark.parametrize(
     "config",
     [

@@ -120,6 +120,7 @@ def test_positions_restart_with_each_sequence():
     assert positions.max() < 7  # positions of padding are rows of the table too
 
 
+@pytest.mark.slow  # as in tests/training/test_xla.py
 def test_a_packed_model_gives_the_same_outputs_with_xla():
     model = randomize(Pretraining(Tokenizer(PIECES), LENGTH).build(BertEncoder(small_config(), packed=True)))
     rows = {tensor.name: small_rows()[tensor.name] for tensor in model.inputs}

@@ -7,8 +7,6 @@ from scipy.special import log_softmax
 
 from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
-from bert_tf.inference import ask
-from bert_tf.inference.saved_model import export
 from bert_tf.tasks import MaskedLM, Pretraining
 from bert_tf.text import Tokenizer
 from tests.checkpoints.small import model_of, small_checkpoint
@@ -206,15 +204,14 @@ def test_the_task_is_restored_from_its_settings(task):
     assert Pretraining.from_settings(task.settings(), task.tokenizer).settings() == {"max_length": 12}
 
 
-def test_a_masked_language_model_loaded_or_exported_gives_numpys_answers(tmp_path):
+def test_a_masked_language_model_that_was_loaded_gives_numpys_answers(tmp_path):
     # Without the pooler, which only a next-sentence head needs.
     checkpoint = small_checkpoint("masked_lm", pooler=False)
     model = model_of(checkpoint)
     directory.write(checkpoint, str(tmp_path / "model"))
     task, again = directory.load_task(str(tmp_path / "model"))
     assert (type(task), task.max_length) == (MaskedLM, 20)
-    exported = ask.Model(export(task, again, str(tmp_path / "served"), check=False).path)
-    answer = exported.run({"text": ["the good [MASK]!"]})
+    answer = task.signatures(again)["serving_default"].python_function(tf.constant(["the good [MASK]!"]))
     tokens, probabilities = expected_fillings(model, ["the", "good", "[MASK]", "!"])
     assert fillings(answer, 0) == tokens
     np.testing.assert_allclose(answer["probabilities"][0], probabilities, atol=1e-5)

@@ -1,5 +1,6 @@
 """Tagging: targets and answers of wordpieces, windows, documents, schemes, and mapping of answers to the text."""
 
+import functools
 import itertools
 import json
 import re
@@ -15,6 +16,7 @@ from scipy.special import log_softmax
 from bert_tf import BertEncoder
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.batching import Rows, padded_rows
 from bert_tf.inputs.datasets.conll import read_conllu, read_klue_ner
 from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample, tagged
 from bert_tf.inputs.datasets.json_lines import read_tagged_lines
@@ -645,20 +647,26 @@ def test_parts_of_speech_that_resemble_entity_tags_are_not_read_as_entities(toke
     assert (task.monitor, task.codec.scheme, len(task.state.labels)) == ("accuracy", "", 3)
 
 
-def test_one_long_sentence_does_not_mix_lengths_in_the_following_batches(tokenizer):
-    task = make(tokenizer, max_length=32)
+def test_one_long_text_does_not_mix_lengths_in_the_following_batches():
+    def windows(columns):
+        """Of 30 tokens."""
+        lengths = columns["length"]
+        counts = (lengths + 29) // 30
+        window = tf.ragged.range(counts).flat_values
+        row = tf.repeat(tf.range(tf.size(lengths)), counts)
+        ids = tf.ragged.range(tf.minimum(30, tf.gather(lengths, row) - 30 * window))
+        return {"row": tf.cast(row, tf.int64), "input_word_ids": ids, "input_type_ids": ids}
 
-    def padding(examples):
-        batches = task.codec.rows.batches(
-            task.codec.to_tensors(examples, labelled=True), 4, seed=tf.constant([0, 1], tf.int64)
-        )
-        masks = [features["input_mask"].numpy() for features in batches]
-        return 1 - sum(mask.sum() for mask in masks) / sum(mask.size for mask in masks)
+    rows = Rows(windows, functools.partial(padded_rows, max_length=32), windows=True)
 
-    rng = np.random.default_rng(0)
-    examples = [sentence(" ".join("a" * count), " ".join(["O"] * count)) for count in rng.integers(1, 30, 768)]
-    long = sentence(" ".join("a" * 80), " ".join(["O"] * 80))
-    assert padding([*examples, long]) < 1.2 * padding(examples)
+    def padding(lengths):
+        columns = {"length": tf.constant(lengths, tf.int32)}
+        masks = [one["input_mask"].numpy() for one in rows.batches(columns, 4, seed=tf.constant([0, 1], tf.int64))]
+        assert sum(mask.sum() for mask in masks) == sum(lengths)
+        return 1 - sum(lengths) / sum(mask.size for mask in masks)
+
+    lengths = np.random.default_rng(0).integers(1, 30, 768).tolist()
+    assert padding([*lengths, 80]) < 1.2 * padding(lengths)
 
 
 @pytest.mark.parametrize("labels", [LABELS, ("O", "B-X", "I-X", "E-X", "S-X", "B-Y", "I-Y", "E-Y", "S-Y")])
