@@ -54,13 +54,17 @@ def ragged(documents):
 
 
 @functools.cache
-def traced(make, names, **options):
-    """Function from documents, and a list of values for each of the arguments `names` of `make`.
+def traced(make, names, dtypes, **options):
+    """Function from documents, and a list of values for each of the arguments `names` of `make`, of these dtypes.
 
     Returns the batches of each run, with the values of one place in the lists. Traced once for all tests.
     """
+    signature = (
+        tf.RaggedTensorSpec([None, None, None], tf.int32),
+        tuple(tf.TensorSpec([None], dtype) for dtype in dtypes),
+    )
 
-    @tf.function(autograph=False, reduce_retracing=True)
+    @tf.function(autograph=False, input_signature=signature)
     def sequences(documents, values):
         dataset = tf.data.Dataset.from_tensors(documents)
 
@@ -74,6 +78,7 @@ def traced(make, names, **options):
 
     def batches(documents, *values):
         made = [[] for _ in values[0]]
+        values = tuple(tf.constant(some, dtype) for some, dtype in zip(values, dtypes, strict=True))
         for number, batch in sequences(ragged(documents), values):
             made[int(number)].append(batch)
         return made
@@ -83,9 +88,9 @@ def traced(make, names, **options):
 
 def pairs_of(documents, seed=1, runs=1, group_size=1000, short_sequence_rate=0.1, swap=False):
     """Runs `sentence_pairs` with `runs` consecutive seeds; returns a list of (first, second, label), lists of int."""
-    make = traced(sentence_pairs, ("seed", "group_size", "short_sequence_rate"), max_tokens=MAX_TOKENS, swap=swap)
-    seeds, groups = (tf.constant(numbers, tf.int64) for numbers in (range(seed, seed + runs), [group_size] * runs))
-    made = make(documents, seeds, groups, tf.constant([short_sequence_rate] * runs, tf.float64))
+    names, dtypes = ("seed", "group_size", "short_sequence_rate"), (tf.int64, tf.int64, tf.float64)
+    make = traced(sentence_pairs, names, dtypes, max_tokens=MAX_TOKENS, swap=swap)
+    made = make(documents, range(seed, seed + runs), [group_size] * runs, [short_sequence_rate] * runs)
     return [pair for batches in made for batch in batches for pair in pairs_in(batch)]
 
 
@@ -328,10 +333,10 @@ def test_swapped_pairs_use_all_text_once_also_of_a_single_document():
 
 def rows_of(documents, *runs, cut=False):
     """The rows of each run of `full_sentences`, a dict of arguments."""
-    make = traced(full_sentences, ("seed", "max_tokens", "group_size"), cut=cut, sep_id=SEPARATOR)
+    names, dtypes = ("seed", "max_tokens", "group_size"), (tf.int64, tf.int32, tf.int64)
+    make = traced(full_sentences, names, dtypes, cut=cut, sep_id=SEPARATOR)
     runs = [{"seed": 1, "max_tokens": MAX_TOKENS, "group_size": 1000} | run for run in runs or [{}]]
-    types = {"seed": tf.int64, "max_tokens": tf.int32, "group_size": tf.int64}
-    made = make(documents, *(tf.constant([run[name] for run in runs], kind) for name, kind in types.items()))
+    made = make(documents, *([run[name] for run in runs] for name in names))
     return [[row[1:-1] for batch in batches for row in batch["ids"].to_list()] for batches in made]
 
 
