@@ -177,6 +177,7 @@ def shards(text, tmp_path_factory):
     return {name: find_corpus(str(folder / name)) for name in files}
 
 
+@pytest.mark.slow  # test_preparation.py has the size of the text
 def test_prepared_languages_have_the_shares_of_their_text(corpus, shards):
     found = {name: Corpus(own, corpus.tokenizer, corpus.data).check() for name, own in shards.items()}
     assert found == {language.name: sum(check_text_files(language.files)) for language in corpus.languages}

@@ -98,7 +98,8 @@ def test_shards_give_the_same_documents_in_the_same_order_as_their_text(corpus):
     data = PretrainingData(**WORDS_AND_LENGTHS)  # ids with marks of words
     shards = find_corpus(str(output))
     assert len(shards) == 3
-    Corpus(shards, tokenizer(), data).check()
+    size = sum(os.path.getsize(file) for file in files)
+    assert [Corpus(some, tokenizer(), data).check() for some in (files, shards)] == [size, size]  # of the text
     text, records = (Corpus(some, tokenizer(), data).documents([0, 1]) for some in (files, shards))
     assert [block.to_list() for block in text] == [block.to_list() for block in records]
 
