@@ -228,7 +228,7 @@ def test_what_does_not_fit_is_one_line(models, case):
     str(caught.value).encode()  # so that it can be printed
 
 
-def test_integer_labels_come_back_as_integers_also_from_pandas_and_after_loading(models, tmp_path):
+def test_integer_labels_come_back_as_integers_also_from_pandas_and_after_loading(models):
     column = pandas.Series([5.0, 1.0, 5.0, 1.0])
     found = pandas.Series([one["label"] for one in models.texts.predict(TEXTS)])
     assert found.dtype == np.int64 and set(found) <= {1, 5}
@@ -237,8 +237,7 @@ def test_integer_labels_come_back_as_integers_also_from_pandas_and_after_loading
     for settings in ({}, {"labels": np.unique(column)}):
         again = bert_tf.TextClassifier.from_pretrained(models.saved, **settings)
         assert again.predict(TEXTS) == models.texts.predict(TEXTS)
-    exported = models.texts.export(tmp_path / "served", check=False)
-    served = tf.saved_model.load(exported.path).signatures["serving_default"](text=tf.constant(TEXTS))
+    served = models.texts.task.signatures(models.texts.model)["serving_default"](tf.constant(TEXTS))
     assert [label.decode() for label in served["label"].numpy()] == [str(label) for label in found]
 
 

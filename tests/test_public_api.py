@@ -5,9 +5,8 @@ import pytest
 import bert_tf
 from tests.public_api import Api, matrix
 
-# Training is reached by hundreds of cells, each after a short run of what comes before it. The other two go the way of
-# SentencePieceTokenizer and SentenceEncoder.
-LONG = {"BytePairTokenizer", "MaskedLM"}
+# Training, or a prediction, is reached by hundreds of cells, each after a short run of what comes before it.
+LONG = {"BytePairTokenizer", "MaskedLM", "SentenceEncoder"}
 LONG |= {"IntentAndSlots", "MultiLabelClassifier", "MultipleChoice", "QuestionAnswerer", "TextClassifier"}
 LONG |= {"TextRegressor", "TokenClassifier", "distill"}
 

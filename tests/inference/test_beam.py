@@ -191,9 +191,8 @@ def test_files_not_written_by_a_run_are_not_removed(single, tmp_path):
 
 
 # tests/test_programs.py has outputs that are inputs by a link.
-@pytest.mark.parametrize(
-    "link", [None, *(pytest.param(link, marks=pytest.mark.slow) for link in (os.symlink, os.link))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("link", [None, os.symlink, os.link])
 def test_an_input_with_the_name_of_a_shard_is_neither_replaced_nor_removed(programs, single, tmp_path, link):
     shard = source = tmp_path / "texts-00000-of-00001.jsonl"
     if link:

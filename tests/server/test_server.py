@@ -385,6 +385,7 @@ def test_ports_are_closed_and_sigterm_ends_the_server_while_it_loads(folder, tmp
             process.kill()
 
 
+@pytest.mark.slow
 def test_sigterm_answers_what_runs_while_a_new_version_is_loaded(started, folder, tmp_path):
     shutil.copytree(folder / "1", tmp_path / "half" / "1")
     program = started(f"--export_dir={tmp_path / 'half'}", "--file_system_poll_wait_seconds=0.1")

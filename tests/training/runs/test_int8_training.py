@@ -66,6 +66,7 @@ def results(folder):
     return finetune(folder, "model")
 
 
+@pytest.mark.slow
 @exports_int8
 def test_the_final_evaluation_is_that_of_the_export(folder, results):
     exported = export_run(str(folder / "model"), str(folder / "served"), optimize="int8")

@@ -131,6 +131,7 @@ def test_the_input_position_of_fine_tuning_is_saved_for_every_task(tmp_path, cap
     assert "reading epoch" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_resuming_late_in_an_epoch_does_not_read_its_beginning_again(tmp_path, corpus):
     files, tokenizer = corpus
     copies = [shutil.copy(file, tmp_path) for file in files]
