@@ -24,6 +24,7 @@ SLOW = {
     "TextRegressor",
     "TokenClassifier",
     "distill",
+    "load",
 }
 ROOT = Path(__file__).parents[1]
 

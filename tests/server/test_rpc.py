@@ -680,7 +680,10 @@ def test_channel_arguments_have_the_last_word(backend):
 # Bad clients, errors, overload
 
 
-@pytest.mark.parametrize("size, compression", [(25_000_000, None), (3_000_000, grpc.Compression.Gzip)])
+@pytest.mark.parametrize(
+    "size, compression",
+    [pytest.param(25_000_000, None, marks=pytest.mark.slow), (3_000_000, grpc.Compression.Gzip)],
+)
 def test_a_message_that_is_too_large_is_refused(client, size, compression):
     request = predicting("half", x=np.zeros(size, np.float32))
     code, message = refused(client.predict, request, compression=compression)

@@ -265,6 +265,7 @@ def test_a_tokenizer_can_be_created_inside_a_graph():
     assert tokenize(tf.constant(["the food"])).to_list() == [[5, 6]]
 
 
+@pytest.mark.slow
 def test_a_line_of_ten_megabytes_is_tokenized():
     ids = of(PIECES).tokenize([b"the food " * 1_100_000 + b"\xff" + b"a" * 100_000])
     assert ids.shape == [1, None] and ids.row_lengths().numpy().tolist() == [2_200_001]

@@ -29,6 +29,7 @@ def minilm():
     return str(packages.minilm())
 
 
+@pytest.mark.slow
 def test_real_weights_and_settings_are_kept(minilm, tmp_path):
     checkpoint = huggingface.read(minilm)
     assert (checkpoint.warnings, checkpoint.unused_tensors) == ([], {})

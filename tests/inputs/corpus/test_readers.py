@@ -136,7 +136,9 @@ def test_chinese_and_japanese_full_stops_need_no_white_space(tmp_path):
     assert documents_of([path], "documents") == [["今日は雨です。", "「はい！」", "本当？", "終わり。"]]
 
 
-@pytest.mark.parametrize("layout, sentences", [("sentences", 1), ("documents", 10 * 2**20 // 32)])
+@pytest.mark.parametrize(
+    "layout, sentences", [("sentences", 1), pytest.param("documents", 10 * 2**20 // 32, marks=pytest.mark.slow)]
+)
 def test_a_line_of_ten_megabytes_is_read(tmp_path, layout, sentences):
     line = "The same sentence once more, J.\n".replace("J.\n", "it. ") * (10 * 2**20 // 32)
     line = line[: 10 * 2**20]
