@@ -286,8 +286,10 @@ def test_columns_of_label_matrices_are_matched_by_name(pretrained):
         model.fit(["a", "b"], [[1, 0], [0, 1]])
 
 
-def test_mistakes_are_one_line_errors(fitted, pretrained):
+def test_mistakes_are_one_line_errors(fitted, pretrained, tmp_path):
     classifier, _ = fitted
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
+    texts = bert_tf.read("glue/sst2", tmp_path)
     untrained = bert_tf.TextClassifier.from_pretrained(pretrained)
     for error, call in (
         ("call fit first", lambda: untrained.predict(["a"])),
@@ -296,6 +298,10 @@ def test_mistakes_are_one_line_errors(fitted, pretrained):
         ("2 words and 1 tags", lambda: bert_tf.TokenClassifier.from_pretrained(pretrained).fit([["a", "b"]], [["O"]])),
         ("no answer", lambda: bert_tf.QuestionAnswerer.from_pretrained(pretrained).fit([("q", "c")], [None])),
         ("no such directory", lambda: bert_tf.TextClassifier.from_pretrained("missing")),
+        (
+            "'glue/sst2', which is for another class than TokenClassifier; for this one: .*conll",
+            lambda: bert_tf.TokenClassifier.from_pretrained(pretrained).fit(texts),
+        ),
     ):
         with pytest.raises(BertTfError, match=error) as caught:
             call()

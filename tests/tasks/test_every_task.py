@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from bert_tf.errors import DataError
 from bert_tf.inference import predictions
+from bert_tf.inference.samples import Request
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.report.pages import evaluation_page
 from bert_tf.tasks import TASKS, FineTuningTask
@@ -84,6 +85,25 @@ def test_a_saved_model_has_the_weights_of_its_run(fitted, tmp_path):
 def test_an_export_gives_the_same_predictions(fitted, asked, tmp_path):
     exported = predictions.load(fitted.model.export(tmp_path, check=False).path)
     found = exported.predictions(harness.examples_of(fitted.model, asked[0]))
+    check_same([fitted.model._answer(one) for one in found], asked[1])
+
+
+def test_examples_without_labels_have_the_columns_of_those_with_labels(fitted):
+    codec, row = fitted.model.task.codec, fitted.row
+    unlabelled = codec.unlabelled(harness.examples_of(fitted.model, row.x))
+    expected = codec.to_tensors(harness.examples_of(fitted.model, row.x, row.y), labelled=True)
+    found = codec.to_tensors(unlabelled, labelled=True)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert (found[name].dtype, found[name].shape[0]) == (value.dtype, value.shape[0])
+
+
+@pytest.mark.parametrize("fitted", rows("intent and slots", "multiple choice"), indirect=True, ids="-".join)
+def test_the_signatures_in_memory_give_the_same_predictions(fitted, asked):
+    task, model = fitted.model.task, fitted.model.model
+    functions = {name: one.get_concrete_function() for name, one in task.signatures(model).items()}
+    memory = types.SimpleNamespace(run=lambda inputs, name: Request(name, "", inputs).answered(functions))
+    found = predictions.Predictor(task, memory).predictions(harness.examples_of(fitted.model, asked[0]))
     check_same([fitted.model._answer(one) for one in found], asked[1])
 
 

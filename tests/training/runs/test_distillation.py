@@ -15,11 +15,12 @@ from bert_tf.checkpoints import directory
 from bert_tf.config import BertConfig, ClassificationConfig, ExampleData, FinetuneConfig, TaskDistillation, TrainConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.sources import InMemory
+from bert_tf.inputs.datasets.sources import InMemory, Source
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.training import teacher
+from bert_tf.training.evaluation import Split
 from bert_tf.training.runs import finetuning
-from bert_tf.training.runs.distillation import Distillation
+from bert_tf.training.runs.distillation import TEXTS, Distillation
 from tests import zoo
 from tests.errors import raises
 from tests.learned import learned
@@ -109,6 +110,33 @@ def test_a_student_comes_closer_to_its_teacher_and_resumes_with_the_answers_of_a
     monkeypatch.setattr(teacher.Teacher, "_compute", None)
     learn(classifier.folder, answers, tmp_path / "second")
     assert digests(tmp_path / "second") == digests(tmp_path / "first")
+
+
+def test_the_texts_of_a_setting_are_read_without_labels(classifier, tmp_path):
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\nthe good\tpos\n")
+    (tmp_path / "more.tsv").write_text("sentence\na b\nc\n")
+    for path in ("more.tsv", str(tmp_path / "more.tsv")):
+        settings = TaskDistillation(student=STUDENT, texts=path)
+        config = FinetuneConfig(ClassificationConfig(max_length=zoo.LENGTH), distillation=settings)
+        distillation = Distillation(config, str(classifier.folder))
+        source = Source(config.data, str(tmp_path), TextExample)
+        found = distillation.read(source)[TEXTS]
+        assert [one.texts for one in found.examples] == [("a b",), ("c",)] and not found.labelled
+        assert distillation.identities(source).keys() == {"teacher", TEXTS}
+
+
+def test_the_teachers_metrics_are_those_of_its_evaluation(classifier, eager):
+    texts, labels = classifier.row.x, classifier.row.y
+    data = ExampleData(text="text")
+    lines = [(text, {"text": text, "label": label}) for text, label in zip(texts, labels, strict=True)]
+    split = Split(InMemory(data, TextExample, {"validation": lines}), "validation")
+    split.prepare(classifier.model.task)
+    config = FinetuneConfig(ClassificationConfig(), distillation=TaskDistillation(student=STUDENT))
+    found = Distillation(config, str(classifier.folder)).results(split, 4, tf.distribute.OneDeviceStrategy("/cpu:0"))
+    assert (found["path"], found["parameters"]) == (str(classifier.folder), classifier.model.model.count_params())
+    expected = classifier.row.metrics(labels, classifier.asked[: len(texts)])
+    assert {name: found["metrics"][name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 class Asked:
