@@ -381,6 +381,22 @@ def test_draws_are_uniform_and_independent_of_position_row_stream_and_seed(seeds
     assert min(p_values) > 0.01 / len(p_values)
 
 
+def test_draws_are_those_of_the_formula():
+    """In NumPy; other numbers would give other masks, and end resumed runs otherwise."""
+
+    def mixed(bits):
+        for shift, factor in ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB)):
+            bits = (bits ^ bits >> np.uint32(shift)) * np.uint32(factor)
+        return bits ^ bits >> np.uint32(14)
+
+    seeds, positions = seeds_of(3), np.arange(5, dtype=np.uint32)
+    low, high = seeds.view(np.uint32).T[..., np.newaxis]
+    for stream, found in zip((0, 3), draw(tf.constant(seeds), (0, 3), tf.range(5)[tf.newaxis]), strict=True):
+        offset = np.uint32(stream * 0x85EBCA6B % 2**32)
+        expected = mixed(mixed(positions * np.uint32(0x9E3779B9) + low) ^ (high + offset)) >> np.uint32(1)
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_every_bit_of_the_seed_changes_about_half_of_the_random_bits():
     seeds = seeds_of(64)
     (before,) = np.stack(draw(tf.constant(seeds), [ORDER], tf.range(64)[tf.newaxis]))

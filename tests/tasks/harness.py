@@ -78,7 +78,9 @@ def _classes(y, predictions):
 
 def _classes_and_loss(y, predictions):
     """The loss, too, which is that of the predicted probabilities where a text is one window."""
-    shares = [list(one["probabilities"].values()) for one in predictions]
+    shares = np.array(
+        [list(one["probabilities"].values()) for one in predictions], np.float32
+    )  # of which they sum to one
     loss = sklearn.metrics.log_loss(y, shares, labels=list(predictions[0]["probabilities"]))
     return {"loss": loss} | _classes(y, predictions)
 

@@ -163,6 +163,12 @@ def test_losses_are_those_of_the_definitions(case):
         np.testing.assert_allclose(got[f"ko/{name}"], np.subtract(want[name], pair), rtol=1e-4, err_msg=name)
     means = {name: float(value / weight) for name, (value, weight) in got.items() if name in want}
     assert task.objective.total(means) == pytest.approx(total(want, CASES[case][5]), rel=1e-5)
+    if case == "distilbert":
+        both = (values_of(model), STUDENT), (values_of(teacher), CASES[case][1])
+        computed = [Computed(values, rows, config) for values, config in both]
+        positions, used = (rows[f"masked_lm_{name}"] for name in ("positions", "weights"))
+        best = [masked_lm_logits(one.tensors, one.states, positions, activation=GELU).argmax(-1) for one in computed]
+        np.testing.assert_allclose(got["soft_agreement"], [((best[0] == best[1]) * used).sum(), used.sum()])
     padding, positions = got["padding_share"]
     assert (padding, positions) == ((rows["input_mask"] == 0).sum(), rows["input_mask"].size)
 

@@ -124,6 +124,9 @@ def test_labels_are_assigned_from_the_threshold_on():
     assert [one["labels"] for one in predictions] == [["y"], ["x"], []]
     assert predictions[0]["probabilities"] == pytest.approx({"x": 0.29, "y": 0.31})
     json.dumps(predictions, default=dict)
+    half = {"logits": tf.zeros([1, 2])}
+    answers = create("x,y", threshold=0.5).codec.aggregate_windows({"text": tf.constant(["a"])}, tf.range(1), half)
+    assert answers["given"].numpy().tolist() == [[True, True]]
 
 
 def test_predictions_are_written_as_a_table(tmp_path):

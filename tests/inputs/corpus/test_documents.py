@@ -300,6 +300,11 @@ def test_documents_that_make_bad_pairs_are_described(lengths, expected):
     assert re.search(expected, found) if expected else found == ""
 
 
+def test_a_sample_of_long_documents_has_two_of_them():
+    documents = tf.data.Dataset.from_tensor_slices(ragged(numbered_documents([[100_000]] * 3))).batch(1)
+    assert len(first_documents(documents)) == 2
+
+
 def test_pairs_of_documents_of_one_sentence_are_all_random():
     pairs = pairs_of(numbered_documents([[9]] * 50), runs=2)
     assert len(pairs) >= 100 and {label for _, _, label in pairs} == {1}

@@ -54,6 +54,8 @@ def test_a_wrong_byte_in_utf8_text_is_to_be_corrected_and_not_the_encoding_of_th
 
 
 @pytest.mark.parametrize("content, message", [
+    ("é".encode() + b"\xe9", "byte 2: 0xe9 is not UTF-8; if all of the file has another encoding, convert it"),
+    (2 * "é".encode() + b"\xe9", "byte 4: 0xe9 is not UTF-8, but most of the text is"),
     ("a\tb\n".encode("utf-16"), "byte 0: UTF-16 text, expected UTF-8 text; convert it: iconv -f UTF-16 -t UTF-8"),
     ("a\tb\n".encode("utf-16-be"), "byte 0: UTF-16BE text, expected UTF-8 text; convert it: iconv -f UTF-16BE"),
     (gzip.compress(b"a\tb\n", mtime=0), "byte 0: data compressed by gzip, expected UTF-8 text; unpack it"),

@@ -4,8 +4,19 @@ import os
 import signal
 
 import pytest
+import tensorflow as tf
 
-from bert_tf.training.state.signals import Terminated, terminable
+from bert_tf.training.state.signals import Signals, Terminated, terminable
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, None])
+def test_workers_agree_on_the_signal_that_one_has_received(number, monkeypatch):
+    monkeypatch.setattr("bert_tf.training.state.signals.in_multi_worker_mode", lambda strategy: True)
+    with Signals(tf.distribute.OneDeviceStrategy("/cpu:0")) as signals:
+        assert not signals.any(False) and signals.any(True)
+        if number:
+            os.kill(os.getpid(), number)
+        assert signals.agreed() == number
 
 
 def test_ctrl_c_says_how_to_resume(capsys):
