@@ -300,6 +300,20 @@ def examples_of(text):
     return json_requests.decode_examples(json_requests.parse(text.encode()))
 
 
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ('[1, "a"]', '"a"; expected int64_list, as the first value'),
+        ("[1, 0.5]", "0.5; expected int64_list, as the first value"),
+        ("[1, {}]", 'an object with no members; expected a number, text or {"b64": base64}'),
+    ],
+)
+def test_values_of_a_feature_are_of_one_kind(values, expected):
+    with pytest.raises(ServingError) as refused:
+        examples_of(f'{{"examples": [{{"x": {values}}}]}}')
+    assert refused.value.code is Code.INVALID_ARGUMENT and str(refused.value).endswith(f", x has {expected}")
+
+
 def test_examples_with_features_of_all_kinds():
     message = examples_of('{"examples": [{"i": [1, true], "f": [1.0, NaN], "s": ["a", {"b64": "aGk="}], "e": []}]}')
     (example,) = message.example_list.examples

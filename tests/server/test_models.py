@@ -124,7 +124,7 @@ def test_a_version_stays_loaded_until_its_last_request_is_answered(versions, tmp
 
 
 @pytest.mark.parametrize("copied_half", [False, True])
-def test_a_version_that_cannot_be_loaded_leaves_the_old_one_and_says_why(versions, tmp_path, copied_half):
+def test_a_version_that_cannot_be_loaded_leaves_the_old_one_and_says_why(versions, tmp_path, copied_half, caplog):
     copied(versions, tmp_path, 1)
 
     async def main():
@@ -135,6 +135,7 @@ def test_a_version_that_cannot_be_loaded_leaves_the_old_one_and_says_why(version
             await settled(models, {1: AVAILABLE, 2: END})
             newest = models.status("half", 2)[0]
             assert newest.code is not Code.OK and "not copied completely" in newest.message
+            assert "version 2 cannot be loaded" in caplog.text and "; version 1 goes on serving" in caplog.text
             assert await ask(models) == 2
             shutil.copytree(versions / "2", tmp_path / "2", dirs_exist_ok=True)
             await settled(models, {1: END, 2: AVAILABLE})
