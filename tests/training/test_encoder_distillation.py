@@ -220,8 +220,7 @@ def test_a_student_starts_with_layers_of_its_teacher(corpora, tmp_path, begun):
         np.testing.assert_array_equal(value, teacher[path.replace("layer_1/", "layer_2/")], err_msg=path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("several", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_dry_run_shows_the_memory_of_the_teacher_and_writes_nothing(corpora, tmp_path, several, monkeypatch):
     monkeypatch.setattr(dry_run, "kept_bytes", lambda *_, **__: 12 * 2**20)  # tests/training/runs/test_dry_run.py
     changes = {"languages": languages_of(corpora)} if several else {}
