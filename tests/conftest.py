@@ -1,6 +1,5 @@
 """Fixtures for all tests."""
 
-import ctypes
 import gc
 import sys
 
@@ -37,8 +36,6 @@ def _isolated():
 
     with isolated_session():
         yield
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc keeps what is freed
-        trim(0)
 
 
 @pytest.fixture(scope="session", autouse=True)
