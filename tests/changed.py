@@ -10,6 +10,7 @@ import argparse
 import ast
 import itertools
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -53,8 +54,9 @@ def test_files(changed: list[str]) -> list[str]:
         else:  # a page, a config, data: the modules that name it, or a folder that it is in
             parents = [str(parent) for parent in pathlib.PurePath(path).parents][:-1]
             as_path = itertools.chain.from_iterable((f"{parent}/", f'/ "{parent}"') for parent in parents)
-            names = {pathlib.PurePath(path).name, *as_path}
-            for name in (name for name, text in texts.items() if any(one in text for one in names)):
+            words = "|".join(map(re.escape, (pathlib.PurePath(path).name, *as_path)))
+            named = re.compile(rf"(?<![\w-])(?:{words})")  # not the end of another name: "t/" in "document/"
+            for name in (name for name, text in texts.items() if named.search(text)):
                 found |= {name, *graph.find_downstream_modules(name)}
     return sorted(map(_relative, found & tests))
 

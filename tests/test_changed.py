@@ -21,5 +21,6 @@ def test_a_test_that_sees_a_change_is_found_and_one_that_cannot_see_it_is_not(pa
 
 
 def test_a_change_that_one_test_sees_and_one_that_all_see():
-    assert files_for(["CHANGELOG.md"]) == ["tests/test_changed.py"]  # by this line
+    for path in ("CHANGELOG.md", "t/one.none"):  # named in this line alone; "t/" is the end of other names
+        assert files_for([path]) == ["tests/test_changed.py"]
     assert {"tests/test_locks.py", *SEEN.values()} <= set(files_for(["tests/conftest.py"]))
