@@ -7,6 +7,7 @@ from bert_tf.checkpoints import adapt, conversion
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, read_bytes
 from bert_tf.inputs.corpus.readers import find_files
+from bert_tf.report.terminal import conversion_text
 from bert_tf.text.encoding import decode
 
 _INPUT = flags.DEFINE_string(
@@ -60,7 +61,7 @@ def main(_: list[str]) -> None:
         allow_pickle=_ALLOW_PICKLE.value,
         verify=_VERIFY.value,
     )
-    print(conversion.text(report))
+    print(conversion_text(report))
 
 
 def _pieces(path: str) -> list[str]:

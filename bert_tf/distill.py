@@ -15,7 +15,8 @@ from bert_tf.config import FinetuneConfig, PretrainConfig, TaskDistillation
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output
 from bert_tf.metrics.units import metrics_line
-from bert_tf.report.file_reporter import FileReporter, print_pretrained
+from bert_tf.report.file_reporter import FileReporter
+from bert_tf.report.terminal import plan_text, print_pretrained
 from bert_tf.training import strategy
 from bert_tf.training.runs import sweep
 from bert_tf.training.runs.pretraining import pretrain
@@ -86,7 +87,7 @@ def _distil_encoder(config: PretrainConfig) -> None:
             )
     devices = strategy.create(*_STRATEGY(), config.train)
     if _DRY_RUN.value:
-        print(pretrain(config, _MODEL_DIR.value, devices, teacher=_TEACHER.value, dry_run=True)["plan"])
+        print(plan_text(pretrain(config, _MODEL_DIR.value, devices, teacher=_TEACHER.value, dry_run=True)))
         return
     with terminable(_MODEL_DIR.value):
         results = pretrain(

@@ -4,7 +4,8 @@ from absl import flags
 
 from bert_tf.app import accept_config_change_flag, config_flag, run, strategy_flags
 from bert_tf.files import check_output
-from bert_tf.report.file_reporter import FileReporter, print_pretrained
+from bert_tf.report.file_reporter import FileReporter
+from bert_tf.report.terminal import plan_text, print_pretrained
 from bert_tf.training import strategy
 from bert_tf.training.runs.pretraining import pretrain
 from bert_tf.training.state.signals import terminable
@@ -23,7 +24,7 @@ def main(_: list[str]) -> None:
     config = _CONFIG()
     devices = strategy.create(*_STRATEGY(), config.train)
     if _DRY_RUN.value:
-        print(pretrain(config, _MODEL_DIR.value, devices, dry_run=True)["plan"])
+        print(plan_text(pretrain(config, _MODEL_DIR.value, devices, dry_run=True)))
         return
     with terminable(_MODEL_DIR.value):
         results = pretrain(

@@ -5,6 +5,7 @@ from absl import flags
 from bert_tf.app import data_flags, run, strategy_flags
 from bert_tf.files import check_output
 from bert_tf.inputs.datasets.sources import Source
+from bert_tf.report.terminal import pruning_text
 from bert_tf.training import strategy
 from bert_tf.training.runs import pruning
 
@@ -44,7 +45,7 @@ def main(_: list[str]) -> None:
         examples=_EXAMPLES.value,
         batch_size=_BATCH_SIZE.value,
     )
-    print(f"{pruning.text(report)}\n{output}: wrote the model and {pruning.REPORT}")
+    print(f"{pruning_text(report)}\n{output}: wrote the model and {pruning.REPORT}")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,12 @@
 """Conversion of a checkpoint to another format: open, adapt, write, verify, report."""
 
-import collections
 import itertools
-import math
 import os
-import re
 from collections.abc import Iterable, Sequence
-
-import numpy as np
 
 from bert_tf.checkpoints import adapt, directory
 from bert_tf.checkpoints.formats import WritableFormat, google, huggingface, local, open_checkpoint
 from bert_tf.checkpoints.verification import compare
-from bert_tf.checkpoints.weight_map import first_names
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import replacing_directory, require_space, write_json
 from bert_tf.inputs.corpus.readers import check_text_files
@@ -112,93 +106,3 @@ def convert(
         }
         write_json(os.path.join(temporary, "conversion.json"), report)
     return report
-
-
-def text(report: Json) -> str:
-    """Formats the report of `convert` for the terminal: tensors, unused tensors, warnings, verification, result."""
-    model = report["model"]
-    lines = [
-        f"{report['source']}: {model['task']}, {model['num_layers']} layers, hidden {model['hidden_size']}, "
-        f"{model['num_heads']} heads, vocabulary {model['vocab_size']}, {model['max_position_embeddings']} positions, "
-        f"{model['parameters']:,} parameters",
-        "",
-        *_table(report["tensors"]),
-        "",
-    ]
-    if report["unused_tensors"]:
-        names_of = collections.defaultdict[str, dict[str, None]](dict)  # reason -> names, each once, in order
-        for name, why in report["unused_tensors"].items():
-            names_of[why][re.sub(r"(layers?[._])\d+(?=[./])", r"\1*", name)] = None
-        shown = {why: first_names(list(names), ", listed in conversion.json") for why, names in names_of.items()}
-        lines += ["Not used:", *(f"  {names}: {why}" for why, names in shown.items()), ""]
-    if report["vocabulary"]:
-        lines += [*_trimmed(report["vocabulary"]), ""]
-    if report["warnings"]:
-        lines += ["Warnings:", *(f"  {note}" for note in report["warnings"]), ""]
-    if report["verification"]:
-        lines += [*_verified(report["verification"]), ""]
-    size = sum(math.prod(row["shape"]) * np.dtype(row["dtype"]).itemsize for row in report["tensors"])
-    lines.append(f"{report['output']}: {report['format']}, {len(report['tensors'])} tensors, {size / 1e6:,.1f} MB")
-    return "\n".join(lines)
-
-
-def _trimmed(vocabulary: Json) -> list[str]:
-    (before, after), (weights, fewer), held_out = (vocabulary[name] for name in ("pieces", "weights", "held_out"))
-    lines = [
-        f"Vocabulary: {after:,} of {before:,} pieces kept; {vocabulary['texts']:,} texts use "
-        f"{vocabulary['pieces_used']:,}, and their tokens stay the same; {weights:,} weights before, {fewer:,} now"
-    ]
-    if held_out:
-        unknown = " before, ".join(f"{number:,}" for number in held_out["unknown"])
-        lines.append(
-            f"  other texts, estimated by trimming without every 20th text: {held_out['changed']:,} of "
-            f"{held_out['tokens']:,} tokens change ({held_out['changed'] / max(held_out['tokens'], 1):.2%}); unknown "
-            f"tokens: {unknown} then"
-        )
-    return lines
-
-
-def _table(rows: Iterable[Json]) -> list[str]:
-    """Lines of a table; layers that differ only in their number share a row, with * for the number."""
-    merged = collections.Counter[tuple[str, ...]]()
-    for row in rows:
-        number = re.match(r"layer_(\d+)/", row["name"])
-        names = [row[key] for key in ("name", "from", "to")]
-        if number:
-            names = [re.sub(rf"(layers?[._]){number[1]}(?=[./])", r"\1*", name) for name in names]
-        name, source, target = names
-        shape = "x".join(map(str, row["shape"])) or "scalar"
-        merged[name, shape, row["dtype"], _short(source), _short(target)] += 1
-    table: list[tuple[str, ...]] = [("name", "shape", "dtype", "from", "to")]
-    table += [(f"{key[0]} ({count}x)" if count > 1 else key[0], *key[1:]) for key, count in merged.items()]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-
-
-def _short(names: str) -> str:
-    """ "a.x.c + a.y.c" as "a.{x,y}.c"."""
-    columns = list(zip(*(re.split(r"([./])", name) for name in names.split(" + ")), strict=True))
-    return "".join(parts[0] if len(set(parts)) == 1 else f"{{{','.join(parts)}}}" for parts in columns)
-
-
-def _verified(verification: Json) -> list[str]:
-    if verification["not_verified_against"] is not None:
-        largest = max(entry["largest"] for entry in verification["differences"].values())
-        return [
-            *(f"Not verified against {library}" for library in verification["not_verified_against"]),
-            f"{verification['source_run_by']} itself computes the same from source and output, up to {largest:.2g}, on "
-            f"{verification['inputs']}",
-        ]
-    lines = [
-        f"Verified on {verification['inputs']}: {verification['source_run_by']} before, "
-        f"{verification['output_run_by']} after; largest differences:"
-    ]
-    differences = verification["differences"]
-    layers = [name for name in differences if name.startswith("layer_")]
-    if layers:
-        worst = max((differences[name] for name in layers), key=lambda entry: entry["largest"])
-        others = {name: entry for name, entry in differences.items() if name not in layers}
-        differences = {f"hidden states of {len(layers)} layers": worst} | others
-    return lines + [
-        f"  {name}: {entry['largest']:.2g} (values up to {entry['of']:.3g})" for name, entry in differences.items()
-    ]

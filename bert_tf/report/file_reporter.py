@@ -1,13 +1,14 @@
-"""Presentation of runs as files in the model directory; tables are Markdown that is also readable as plain text."""
+"""Presentation of runs as files in the model directory."""
 
 import importlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bert_tf.files import write_text
-from bert_tf.metrics.units import unit_of
 from bert_tf.progress import duration
+from bert_tf.report.tables import markdown
+from bert_tf.report.terminal import compression_line
 from bert_tf.training.reporter import CURVES, PAGE, TRIALS, Curves, Reporter
 from bert_tf.types import Json, Metrics
 
@@ -50,55 +51,13 @@ class FileReporter(Reporter):
         draw_ablation(os.path.join(directory, "ablation.png"), rows)
         print(f"\n{text}")
 
+    def compression_step(self, row: Json, metric: str) -> None:
+        print(compression_line(row, metric), flush=True)
+
     def compression(self, directory: str, results: Json) -> None:
         from bert_tf.report.pages import compression_page
 
         write_text(os.path.join(directory, PAGE), compression_page(results))
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Formats a table with columns as wide as their widest cell.
-
-    Args:
-        header: column titles.
-        rows: one cell per column.
-    """
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-
-    def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |\n"
-
-    return line(header) + line(["-" * width for width in widths]) + "".join(map(line, rows))
-
-
-def print_pretrained(results: Json, model_dir: str) -> None:
-    """Prints the end of a pre-training run: its results by language, if it has several, and what was written."""
-    if "languages" in results:
-        print(languages_table(results["languages"]))
-    print(f"{model_dir}: {results['steps']} steps done; wrote the model and results.json")
-
-
-def languages_table(rows: Sequence[Json]) -> str:
-    """The languages of a pre-training run.
-
-    Args:
-        rows: "languages" in its results.json.
-    """
-    # Not all languages need to have validation text.
-    names = [*dict.fromkeys(name for row in rows for name in row)]
-    metrics = [name for name in names if name not in ("language", "text_share", "share", "tokens")]
-    header = ("language", "share of the text", "share in training", "tokens read", *metrics)
-    lines = [
-        (
-            row["language"],
-            f"{row['text_share']:.1%}",
-            f"{row['share']:.1%}",
-            f"{row['tokens']:,}",
-            *(unit_of(name, ()).text(row[name]) if name in row else "" for name in metrics),
-        )
-        for row in rows
-    ]
-    return table(header, lines)
 
 
 def ablation_table(rows: Sequence[Json]) -> str:
@@ -124,7 +83,7 @@ def ablation_table(rows: Sequence[Json]) -> str:
     note = (
         f"Validation accuracy on the bundled movie reviews after pre-training on the bundled speeches; {seeds} seeds."
     )
-    return f"{table(header, lines)}\n{note}\n"
+    return f"{markdown(header, lines)}\n{note}\n"
 
 
 def trials_table(summary: Json) -> str:
@@ -145,7 +104,7 @@ def trials_table(summary: Json) -> str:
         for row in summary["trials"]
     ]
     baseline = ("baseline", f"{summary['baseline'][metric]:.4f}", "", "", "answers without reading the text")
-    parts = [table(("run", metric, "steps", "time", ""), [*rows, baseline])]
+    parts = [markdown(("run", metric, "steps", "time", ""), [*rows, baseline])]
     if summary["groups"][0]["deviation"]:
         choices = [
             (
@@ -156,5 +115,5 @@ def trials_table(summary: Json) -> str:
             )
             for group in summary["groups"]
         ]
-        parts.append(table(("settings", f"{metric}, mean ± deviation", "best", "learned"), choices))
+        parts.append(markdown(("settings", f"{metric}, mean ± deviation", "best", "learned"), choices))
     return "\n".join(parts)

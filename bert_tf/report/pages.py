@@ -13,6 +13,7 @@ import numpy as np
 from bert_tf.metrics.calibration import calibration_errors
 from bert_tf.metrics.statistics import wilson_interval
 from bert_tf.metrics.units import SHARE, Unit, unit_of
+from bert_tf.progress import duration
 from bert_tf.report.plots import curve_plot, reliability_plot, tradeoff_plot
 from bert_tf.types import Json, Metrics
 
@@ -96,14 +97,6 @@ def _frequent(confusion: "Confusion") -> list[tuple[str, str, int, int]]:
         if true != predicted
     ]
     return sorted(pairs, key=lambda pair: -pair[2])[:_PAIRS]
-
-
-def duration(seconds: float) -> str:
-    """Formats seconds: `12.3 s`, `5 min 40 s`."""
-    if seconds < 59.95:  # larger values would be rounded to "60.0 s"
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s"
 
 
 def _metric(value: float, unit: Unit = SHARE) -> str:

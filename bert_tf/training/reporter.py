@@ -47,6 +47,14 @@ class Reporter:
     def ablation(self, directory: str, rows: list[Json]) -> None:
         """Called with the results of an ablation (`training.runs.ablation.ablate`)."""
 
+    def compression_step(self, row: Json, metric: str) -> None:
+        """Called after each step of a compression.
+
+        Args:
+            row: as in results.json, or "name", "title" and "reason" of a step that was left out.
+            metric: name of the metric.
+        """
+
     def compression(self, directory: str, results: Json) -> None:
         """Called with the results of a compression (`training.runs.compression.compress`)."""
 

@@ -13,6 +13,7 @@ import pytest
 from bert_tf.checkpoints import conversion, directory
 from bert_tf.checkpoints.formats import huggingface, open_checkpoint
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.report.terminal import conversion_text
 from tests.checkpoints.small import TASKS, assert_same, small_checkpoint
 from tests.errors import raises
 from tests.model.small import PIECES
@@ -81,7 +82,7 @@ def test_the_report_names_every_tensor_on_both_sides(saved, tmp_path):
 def test_the_table_has_one_line_for_the_same_variable_of_all_layers(saved, tmp_path):
     _, path = saved()
     report = conversion.convert(path, "huggingface", str(tmp_path / "theirs"))
-    lines = conversion.text(report).splitlines()
+    lines = conversion_text(report).splitlines()
     (line,) = [line for line in lines if line.startswith("layer_*/attention/qkv/kernel")]
     assert "(2x)" in line and "32x96" in line and "float32" in line
     assert "encoder.layer.*.attention.self.{query,key,value}.weight" in line
@@ -93,7 +94,7 @@ def test_unused_tensors_are_listed_with_their_reason(saved, tmp_path):
     checkpoint, path = saved("tagging")  # with a pooler, which Hugging Face's tagger lacks
     report = conversion.convert(path, "huggingface", str(tmp_path / "theirs"))
     assert set(report["unused_tensors"]) == {"pooler/kernel", "pooler/bias"}
-    text = conversion.text(report)
+    text = conversion_text(report)
     assert "Not used:" in text and "pooler/bias, pooler/kernel: " in text
     assert checkpoint.tensors.keys() - open_checkpoint(str(tmp_path / "theirs")).tensors.keys() == set(
         report["unused_tensors"]
@@ -133,7 +134,7 @@ def test_verification_finds_no_difference_between_equal_models(saved, tmp_path, 
     assert all(it["largest"] <= 1e-5 and it["of"] > 0 for it in differences.values())
     logits = [name for name in differences if "logits" in name]
     assert bool(logits) == bool(head)
-    text = conversion.text(report)
+    text = conversion_text(report)
     assert "Not verified against google-research/bert: it needs TensorFlow 1\n" in text
     assert "largest differences" not in text  # a table of zeros would look like a comparison with that library
 
@@ -142,7 +143,7 @@ def test_a_missing_library_is_named_with_how_to_install_it(saved, tmp_path, monk
     _, path = saved()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     report = conversion.convert(path, "huggingface", str(tmp_path / "theirs"), verify=True)
-    assert "Not verified against Transformers: it is not installed; pip install transformers" in conversion.text(report)
+    assert "Not verified against Transformers: it is not installed; pip install transformers" in conversion_text(report)
 
 
 @pytest.mark.parametrize("name", ["layer_1/attention/qkv/kernel", "classifier/bias"])

@@ -13,6 +13,7 @@ import bert_tf
 from bert_tf.checkpoints import adapt, conversion, directory
 from bert_tf.checkpoints.formats import open_checkpoint
 from bert_tf.errors import DataError
+from bert_tf.report.terminal import conversion_text
 from bert_tf.text.base import BERT
 from bert_tf.text.sentence_piece import parse_model
 from tests.checkpoints import e5
@@ -178,7 +179,7 @@ def test_every_format_holds_a_trimmed_model(kind, format, tmp_path, corpus_file)
     assert names(again.tokenizer, corpus()) == names(checkpoint_of(kind).tokenizer, corpus())
     assert again.config.vocab_size == again.tokenizer.vocab_size == report["vocabulary"]["pieces"][1]
     assert report["model"]["parameters"] == report["vocabulary"]["weights"][1]
-    assert "pieces kept" in conversion.text(report)
+    assert "pieces kept" in conversion_text(report)
     if verify:
         found = report["verification"]["differences"]
         assert {"layer_1", "mlm_logits"} <= set(found)

@@ -4,7 +4,7 @@ import statistics
 
 import matplotlib.image
 
-from bert_tf.report.file_reporter import ablation_table, table
+from bert_tf.report.file_reporter import ablation_table
 from bert_tf.report.plots import draw_ablation
 
 
@@ -37,8 +37,3 @@ def test_the_plot_grows_with_the_rows(tmp_path):
         draw_ablation(path, [row(f"model {number}", 0.6, 0.7, 0.65) for number in range(count)])
         heights.append(matplotlib.image.imread(path).shape[0])
     assert heights[0] < heights[1]
-
-
-def test_a_table_is_written_as_markdown():
-    lines = ["| a   | long |", "| --- | ---- |", "| 123 |      |", "| b   | 4    |"]
-    assert table(("a", "long"), [("123", ""), ("b", "4")]).splitlines() == lines

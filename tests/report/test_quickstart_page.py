@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bert_tf.report.pages import duration, quickstart_page
+from bert_tf.report.pages import quickstart_page
 from bert_tf.report.plots import curve_plot
 
 HOSTILE = "<script>alert(\"1\")</script> & 'co'"
@@ -120,7 +120,3 @@ def test_missing_values_are_not_drawn():
 def test_curves_survive_a_diverged_run(value, name):
     run = {"history": [{"step": 0, name: 1.0}, {"step": 1, name: value}], "evaluations": [{"step": 0, name: value}]}
     Checker(curve_plot("a run", run, name, "T", "y"))
-
-
-def test_durations_are_given_in_minutes_and_seconds():
-    assert [duration(s) for s in (4.1, 59.99, 340, 119.7)] == ["4.1 s", "1 min 0 s", "5 min 40 s", "2 min 0 s"]

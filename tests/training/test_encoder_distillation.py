@@ -16,6 +16,7 @@ from bert_tf.checkpoints import directory, load_model
 from bert_tf.config import EncoderDistillation, PretrainConfig, PretrainingData, TokenizerConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.report.terminal import plan_text
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.text import Tokenizer
 from bert_tf.training.runs import dry_run
@@ -224,7 +225,7 @@ def test_a_student_starts_with_layers_of_its_teacher(corpora, tmp_path, begun):
 def test_a_dry_run_shows_the_memory_of_the_teacher_and_writes_nothing(corpora, tmp_path, several, monkeypatch):
     monkeypatch.setattr(dry_run, "kept_bytes", lambda *_, **__: 12 * 2**20)  # tests/training/runs/test_dry_run.py
     changes = {"languages": languages_of(corpora)} if several else {}
-    plan = distil(corpora, tmp_path / "model", "minilm", plan=True, **changes)["plan"]
+    plan = plan_text(distil(corpora, tmp_path / "model", "minilm", plan=True, **changes))
     assert "weights of the teacher" in plan and "GFLOP" in plan and "0 hidden" in plan
     assert re.search(r"kept for the backward pass +12 MiB\n", plan)
     assert plan.startswith("Languages\n") == several

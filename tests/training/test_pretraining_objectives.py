@@ -12,7 +12,7 @@ import tensorflow as tf
 from bert_tf.checkpoints import directory
 from bert_tf.config import PretrainConfig, PretrainingData, TokenizerConfig
 from bert_tf.errors import ConfigError
-from bert_tf.report.file_reporter import languages_table
+from bert_tf.report.terminal import languages_table
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.tasks.replaced_tokens import Electra, ReplacedTokenDetection

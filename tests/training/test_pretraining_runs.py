@@ -31,6 +31,7 @@ from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.report.file_reporter import FileReporter
+from bert_tf.report.terminal import plan_text
 from bert_tf.tasks.labels import LabelsCodec
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.mlm_and_nsp import Pretraining
@@ -397,7 +398,7 @@ def test_a_run_killed_after_its_last_checkpoint_writes_model_and_results_on_resu
 )
 def test_a_dry_run_prints_the_plan_and_writes_nothing(pretrain, tmp_path, fields):
     data = PretrainingData(max_length=32, max_predictions=3, **fields)
-    shown = pretrain(sentences(), data=data, dry_run=True)["plan"]
+    shown = plan_text(pretrain(sentences(), data=data, dry_run=True))
     assert not (tmp_path / "model").exists()
     for part in ("Parameters", "kept for the backward pass", "(counted)", "updates  batch", ">MASK]", "[SEP]"):
         assert part in shown

@@ -151,7 +151,7 @@ def compress(
                 if not rows or isinstance(error, AnotherRunError):  # the model itself, or a folder in the way
                     raise
                 left_out.append({"name": step.name, "reason": str(error)})
-                print(f"{step.name}, {step.title}: left out: {error}", flush=True)
+                reporter.compression_step({"name": step.name, "title": step.title, "reason": str(error)}, task.monitor)
                 continue
             if step.is_start:
                 if _lost(task, rows[0], rows[-1]) <= _FREE:
@@ -161,7 +161,7 @@ def compress(
                         f", which costs {task.monitor}: later steps start from the model itself; with more texts "
                         "(--texts) it keeps more words"
                     )
-            print(line(rows[-1], task.monitor), flush=True)
+            reporter.compression_step(rows[-1], task.monitor)
             if rows[-1][target.key] <= target.limit:
                 break
         reached = rows[-1][target.key] <= target.limit
@@ -184,18 +184,6 @@ def compress(
             f"{target.text(best[target.key])} and {task.monitor} {best['value']:.4f}, in {best['export']}: allow more"
         )
     return results
-
-
-def line(row: Json, metric: str) -> str:
-    """A step's result for the terminal."""
-    interval = "" if row["interval"] is None else " ({:.4f} to {:.4f})".format(*row["interval"])
-    times = ", ".join(
-        f"{row[key]:.2f} ms with {key.removeprefix('ms_').replace('_', ' ')}" for key in map(_key, THREADS)
-    )
-    return (
-        f"{row['name']}, {row['title']}: {metric} {row['value']:.4f}{interval}, {row['megabytes']:.2f} MB, {times}"
-        + f"; {row['note']}" * bool(row["note"])
-    )
 
 
 def _lost(task: FineTuningTask, before: Json, after: Json) -> float:

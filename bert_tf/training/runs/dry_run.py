@@ -4,10 +4,9 @@ import math
 import os
 import re
 import resource
-import textwrap
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -18,14 +17,11 @@ from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.languages import Language, largest, passes
 from bert_tf.inputs.corpus.shards import Shards, are_shards
 from bert_tf.model.mode import Mode, Seeds, computing
-from bert_tf.progress import duration
 from bert_tf.tasks.objective import Objective
 from bert_tf.text.base import BaseTokenizer
-from bert_tf.training.speed import Work
-from bert_tf.types import Array, Tensors
+from bert_tf.types import Array, Json, Tensors
 
-STEPS, EXAMPLES = 10, 5  # timed updates; printed sequences
-_WIDTH = 110  # of the text, in columns
+STEPS, EXAMPLES = 10, 5  # timed updates; sequences that are shown
 # Ops whose output shares the memory of their input.
 _SAME_MEMORY = ("Reshape", "Identity", "ExpandDims", "Squeeze")
 _COUNTED_SECONDS = 10.0  # after which the number of rows is estimated
@@ -146,18 +142,25 @@ def _tokens_in_text(corpus: Corpus) -> float:
     return tokens / size * sum(tf.io.gfile.stat(path).length for path in corpus.files)
 
 
-def languages_text(languages: Sequence[Language], epochs: float) -> str:
-    """Formats the mixture of a run and how often it reads the text of each language.
+def languages_read(languages: Sequence[Language], epochs: float) -> list[Json]:
+    """The mixture of a run and how often it reads the text of each language.
 
     Args:
         languages: of the corpus.
         epochs: of the run, each one pass over the largest language.
+
+    Returns:
+        For each: "language", "text_share" and "share" as in results.json, and "passes".
     """
-    rows = [
-        (one.name, f"{one.text_share:.1%}", f"{one.share:.1%}", f"{epochs * passes(one, languages):.1f}")
+    return [
+        {
+            "language": one.name,
+            "text_share": one.text_share,
+            "share": one.share,
+            "passes": epochs * passes(one, languages),
+        }
         for one in languages
     ]
-    return f"Languages\n{table(rows, ('', 'of the text', 'of the tokens', 'passes'))}"
 
 
 def peak_bytes() -> int:
@@ -170,19 +173,9 @@ def peak_bytes() -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
 
 
-def bytes_text(number: float) -> str:
-    """Formats a number of bytes: 0.4 MiB, 12 MiB, 1.3 GiB."""
-    unit, *larger = "KiB", "MiB", "GiB", "TiB"
-    number /= 1024
-    while number >= 999.5 and larger:
-        unit, *larger = larger
-        number /= 1024
-    return f"{number:.{0 if number >= 9.95 else 1}f} {unit}"
-
-
-def example_texts(
+def examples(
     features: Mapping[str, Any], masked: Mapping[str, Any], tokenizer: BaseTokenizer, *, swapped: bool = False
-) -> Iterator[str]:
+) -> Iterator[Json]:
     """The sequences of some rows as the model sees them, with the tokens that it has to predict.
 
     Args:
@@ -191,8 +184,9 @@ def example_texts(
         swapped: whether label 1 means swapped segments rather than a random second segment.
 
     Yields:
-        The text of each sequence, a hidden token as [house>MASK] (the model sees the mask token), [house=] (it sees the
-        token itself, and has to predict it all the same) or [house>tree] (it sees another token).
+        For each sequence "tokens" and "hidden", their numbers; "pair", how its segments belong together, or ""; and
+        "text", in which a hidden token is [house>MASK] (the model sees the mask token), [house=] (it sees the token
+        itself, and has to predict it all the same) or [house>tree] (it sees another token).
     """
     features, masked = ({name: np.asarray(value) for name, value in rows.items()} for rows in (features, masked))
     labels = ("in order", "swapped") if swapped else ("second segment follows", "random second segment")
@@ -203,9 +197,9 @@ def example_texts(
         hidden = _hidden({name: value[row] for name, value in masked.items()})
         for number in range(1, int(numbers.max()) + 1):
             positions = np.flatnonzero(numbers == number).tolist()
-            head = f"{len(positions)} tokens, {len(hidden.keys() & set(positions))} hidden"
+            pair = ""
             if "next_sentence_labels" in features:
-                head += f", {labels[int(np.reshape(features['next_sentence_labels'][row], [-1])[number - 1])]}"
+                pair = labels[int(np.reshape(features["next_sentence_labels"][row], [-1])[number - 1])]
             parts = []
             for position in positions:
                 seen = int(masked["input_word_ids"][row, position])
@@ -216,73 +210,15 @@ def example_texts(
                     shown = f"{readable[label]}=" if seen == label else f"{readable[label]}>{visible}"
                     text = b" " * text[:1].isspace() + f"[{shown}]".encode()
                 parts.append(text)
-            indent = " " * 4
-            yield f"  {head}\n" + textwrap.fill(
-                " ".join(b"".join(parts).decode("utf-8", "backslashreplace").split()),
-                _WIDTH,
-                initial_indent=indent,
-                subsequent_indent=indent,
-                break_on_hyphens=False,
-            )
+            yield {
+                "tokens": len(positions),
+                "hidden": len(hidden.keys() & set(positions)),
+                "pair": pair,
+                "text": " ".join(b"".join(parts).decode("utf-8", "backslashreplace").split()),
+            }
 
 
 def _hidden(row: Mapping[str, Array]) -> dict[int, int]:
     """The labels of a masked row by position."""
     columns = (row[f"masked_lm_{name}"].tolist() for name in ("positions", "ids", "weights"))
     return {position: label for position, label, weight in zip(*columns, strict=True) if weight > 0}
-
-
-def plan_text(
-    *,
-    counts: dict[str, int],
-    memory: Mapping[str, float],
-    epochs: Sequence[tuple[int, str]],
-    phases: Sequence[tuple[Work, float, float]],
-    examples: Iterable[str],
-) -> str:
-    """Formats the plan.
-
-    Args:
-        counts: from `parameters`.
-        memory: bytes of one replica by use.
-        epochs: from `rows_per_epoch`, one per phase.
-        phases: (cost, seconds per update, MFU) of each.
-        examples: from `example_texts`.
-    """
-    counts = counts | {"total": sum(counts.values())}
-    body: list[Sequence[str]] = []
-    total = 0.0
-    for number, ((work, seconds, share), (rows, _)) in enumerate(zip(phases, epochs, strict=True), 1):
-        total += work.steps * seconds
-        cells = [f"{number}", f"{work.steps:,}", f"{work.batch_size:,}", f"{work.length}"]
-        cells += [f"{work.steps * work.batch_size / rows:.1f}", f"{work.flops() / 1e9:,.1f}", f"{1000 * seconds:,.0f}"]
-        cells += [f"{work.batch_size / seconds:,.1f}", f"{share:.0%}", duration(work.steps * seconds)]
-        body.append(cells)
-    heading = ("", "updates", "batch", "length", "epochs", "GFLOP", "ms", "rows/s", "of peak", "time")
-    sections = {
-        "Parameters": table([(name, f"{count:,}") for name, count in counts.items()]),
-        "Memory per replica": table([(name, bytes_text(size)) for name, size in memory.items()]),
-        "Epoch": "\n".join(
-            f"  {rows:,} rows of {work.length} ({source})"
-            for (work, *_), (rows, source) in zip(phases, epochs, strict=True)
-        ),
-        "Phases": table(body, heading) + "\n  GFLOP and ms per update, ms measured over ten updates; "
-        "of peak: speed relative to that of large matrix products (MFU).\n  "
-        f"Total time: {duration(total)}, without evaluations and checkpoints.",
-        "Examples as the model sees them: [house>MASK] masked, [house=] kept, [house>tree] random; label: house": (
-            "\n".join(examples)
-        ),
-    }
-    return "\n\n".join(f"{title}\n{text}" for title, text in sections.items())
-
-
-def table(rows: Sequence[Sequence[str]], heading: Sequence[str] | None = None) -> str:
-    """Formats rows as text, the first column left-aligned, the others right-aligned."""
-    rows = [heading, *rows] if heading else rows
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-    def line(row: Sequence[str]) -> str:
-        cells = (text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))
-        return "  " + "  ".join((row[0].ljust(widths[0]), *cells))
-
-    return "\n".join(map(line, rows))

@@ -30,7 +30,7 @@ from bert_tf.text import BaseTokenizer, open_tokenizer
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.phases import Input, split
 from bert_tf.training.reporter import SILENT, Reporter
-from bert_tf.training.runs.dry_run import languages_text, rows_per_epoch
+from bert_tf.training.runs.dry_run import languages_read, rows_per_epoch
 from bert_tf.training.runs.encoder_teacher import EncoderTeacher
 from bert_tf.training.runs.runner import Runner, expect
 from bert_tf.training.speed import pretraining_flops
@@ -164,7 +164,7 @@ def pretrain(
             if languages:
                 rows = [(part.end - part.first) * part.config.batch_size for part in parts]
                 read = sum(count / whole for count, (whole, _) in zip(rows, epochs, strict=True))
-                plan["plan"] = f"{languages_text(corpus.languages, read)}\n\n{plan['plan']}"
+                plan["languages"] = languages_read(corpus.languages, read)
             return plan
         return runner.fit(
             task,

@@ -30,7 +30,6 @@ from bert_tf.quiet import traced_function
 from bert_tf.tasks.objective import Objective
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.training.evaluation import Split, evaluator
-from bert_tf.training.runs.dry_run import table
 from bert_tf.training.runs.runner import isolated_session
 from bert_tf.types import Array, Json, Metrics, Tensors
 
@@ -183,25 +182,6 @@ def check_share(share: float) -> None:
     """Raises ConfigError unless it is above 0 and below 1."""
     if not 0 < share < 1:
         raise ConfigError(f"share is {share}; expected a number above 0 and below 1, the part of the weights to remove")
-
-
-def text(report: Json) -> str:
-    """Formats the report of `prune` for the terminal."""
-    before, after = report["metrics"]
-    names = [name for name in before if name in after]
-    rows = [
-        ("weights of layers", *(f"{count:,}" for count in report["layer_weights"])),
-        ("all weights", *(f"{count:,}" for count in report["parameters"])),
-        *((f"calibration {name}", f"{before[name]:.4f}", f"{after[name]:.4f}") for name in names),
-    ]
-    sizes = zip(report["layers"], report["heads_per_layer"], report["intermediate_sizes"], strict=True)
-    return "\n".join(
-        [
-            f"Removed {report['removed']:.1%} of the weights of the layers",
-            table(rows, ("", "before", "after")),
-            table([tuple(map(str, row)) for row in sizes], ("layer", "heads", "columns")),
-        ]
-    )
 
 
 def importances(objective: Objective, model: keras.Model, batches: tf.data.Dataset) -> list[Importance]:

@@ -201,10 +201,12 @@ class Runner:
 
         Args:
             epochs: from `dry_run.rows_per_epoch`, one per phase.
-            swapped: as for `dry_run.example_texts`.
+            swapped: as for `dry_run.examples`.
 
         Returns:
-            "plan", a text, and "seconds", the time of all updates.
+            "parameters", from `dry_run.parameters`; "memory", bytes of one replica by use; "phases", a list of dicts:
+            steps, batch_size, length, rows of an epoch and rows_from (how they were counted), flops and seconds of an
+            update and of_peak (MFU); "examples", from `dry_run.examples`; and "seconds", the time of all updates.
         """
         before = dry_run.peak_bytes()
         trainer, _ = self._trainer(task, make_encoder, total_steps)
@@ -227,15 +229,26 @@ class Runner:
         if task.objective.teacher_size:
             memory["weights of the teacher"] = 4 * task.objective.teacher_size
         memory |= {"total": sum(memory.values()), "measured in training": grown}
-        texts = dry_run.example_texts(firsts[0], inputs[0].prepare(firsts[0]), task.tokenizer, swapped=swapped)
-        plan = dry_run.plan_text(
-            counts=dry_run.parameters(model),
-            memory=memory,
-            epochs=epochs,
-            phases=[(work, seconds, flops / most) for work, seconds, flops in costs],
-            examples=list(itertools.islice(texts, dry_run.EXAMPLES)),
-        )
-        return {"plan": plan, "seconds": sum(work.steps * seconds for work, seconds, _ in costs)}
+        examples = dry_run.examples(firsts[0], inputs[0].prepare(firsts[0]), task.tokenizer, swapped=swapped)
+        return {
+            "parameters": dry_run.parameters(model),
+            "memory": memory,
+            "phases": [
+                {
+                    "steps": work.steps,
+                    "batch_size": work.batch_size,
+                    "length": work.length,
+                    "rows": rows,
+                    "rows_from": source,
+                    "flops": work.flops(),
+                    "seconds": seconds,
+                    "of_peak": flops / most,
+                }
+                for (work, seconds, flops), (rows, source) in zip(costs, epochs, strict=True)
+            ],
+            "examples": list(itertools.islice(examples, dry_run.EXAMPLES)),
+            "seconds": sum(work.steps * seconds for work, seconds, _ in costs),
+        }
 
     def fit(
         self,

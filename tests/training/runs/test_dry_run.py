@@ -35,12 +35,11 @@ def test_masks_are_shown_with_the_original_and_the_input_token(tokenizer):
         "masked_lm_ids": [[HOUSE, DOT, KOREA, 0]],
         "masked_lm_weights": [[1.0, 1.0, 1.0, 0.0]],
     }
-    (shown,) = dry_run.example_texts({"next_sentence_labels": [1]}, seen, tokenizer)
-    head, body = shown.strip().split("\n")
-    assert head == "9 tokens, 3 hidden, random second segment"
-    assert " ".join(body.split()) == "[CLS] the [house>MASK]s [.=] [SEP] [한국>tree]어 [SEP]"
-    (swapped,) = dry_run.example_texts({"next_sentence_labels": [1]}, seen, tokenizer, swapped=True)
-    assert "swapped" in swapped
+    (shown,) = dry_run.examples({"next_sentence_labels": [1]}, seen, tokenizer)
+    assert (shown["tokens"], shown["hidden"], shown["pair"]) == (9, 3, "random second segment")
+    assert shown["text"] == "[CLS] the [house>MASK]s [.=] [SEP] [한국>tree]어 [SEP]"
+    (swapped,) = dry_run.examples({"next_sentence_labels": [1]}, seen, tokenizer, swapped=True)
+    assert swapped["pair"] == "swapped"
 
 
 def test_each_sequence_of_a_packed_row_is_shown_separately(tokenizer):
@@ -51,9 +50,9 @@ def test_each_sequence_of_a_packed_row_is_shown_separately(tokenizer):
         "masked_lm_ids": [[TREE, N]],
         "masked_lm_weights": [[1.0, 1.0]],
     }
-    first, second = dry_run.example_texts({}, seen, tokenizer)
-    assert " ".join(first.split()) == "4 tokens, 1 hidden [CLS] the [tree>MASK] [SEP]"
-    assert " ".join(second.split()) == "4 tokens, 1 hidden [CLS] 한국[어=] [SEP]"
+    first, second = dry_run.examples({}, seen, tokenizer)
+    assert [(one["tokens"], one["hidden"], one["pair"]) for one in (first, second)] == [(4, 1, "")] * 2
+    assert (first["text"], second["text"]) == ("[CLS] the [tree>MASK] [SEP]", "[CLS] 한국[어=] [SEP]")
 
 
 def test_stored_activations_grow_with_the_rows_and_are_fewer_with_remat(tokenizer):
@@ -88,9 +87,9 @@ def test_an_epoch_too_long_to_count_is_estimated(tmp_path, tokenizer, monkeypatc
 
 def test_a_language_that_is_sampled_more_often_is_read_more_often():
     en, ko = Language("en", 0, (), text_share=0.75, share=0.6), Language("ko", 1, (), text_share=0.25, share=0.4)
-    head, *_, first, second = dry_run.languages_text([en, ko], 2.0).rstrip().splitlines()
-    assert head == "Languages"
-    assert (first.split(), second.split()) == (["en", "75.0%", "60.0%", "2.0"], ["ko", "25.0%", "40.0%", "4.0"])
+    first, second = dry_run.languages_read([en, ko], 2.0)
+    assert first == {"language": "en", "text_share": 0.75, "share": 0.6, "passes": 2.0}
+    assert second == {"language": "ko", "text_share": 0.25, "share": 0.4, "passes": 4.0}
 
 
 @pytest.mark.slow

@@ -16,9 +16,10 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.pruning import all_parts, layer_weights
+from bert_tf.report.terminal import pruning_text
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.runs.pruning import importances, prune, text
+from bert_tf.training.runs.pruning import importances, prune
 from tests.errors import raises
 from tests.model.small import PIECES, PRUNED, randomize, small_config
 from tests.tasks.harness import ROWS, examples_of, fitted
@@ -90,7 +91,7 @@ def test_the_share_is_reached_with_little_more(share, three_layers, eager):
     assert loss == pytest.approx(min(row["loss"] for row in pruned.report["tried"]), rel=1e-5)
     assert pruned.report["metrics"][0]["loss"] == pytest.approx(losses(task, model, columns).mean(), rel=1e-5)
     assert all(one.heads and one.columns for one in pruned.kept)
-    assert f"{after:,}" in text(pruned.report)
+    assert f"{after:,}" in pruning_text(pruned.report)
 
 
 def test_the_first_layer_to_go_is_the_one_without_which_the_loss_is_lowest(three_layers):
