@@ -50,7 +50,7 @@ def load_model(
     """Loads a model with its head; arguments and errors as in `load`.
 
     Returns:
-        The model (see `model.heads.build`; the encoder itself if there is no head), its tokenizer or None, and the
+        The model (see `model.head_table.build`; the encoder itself if there is no head), its tokenizer or None, and the
         labels of its head in the order of the logits, or None.
     """
     checkpoint = open_with_warnings(path, allow_pickle=allow_pickle)

@@ -10,6 +10,7 @@ from bert_tf.checkpoints.verification import compare
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import replacing_directory, require_space, write_json
 from bert_tf.inputs.corpus.readers import check_text_files
+from bert_tf.model.head_table import HEADS
 from bert_tf.text.learning import read_lines
 from bert_tf.types import Json
 
@@ -69,9 +70,9 @@ def convert(
         checkpoint = adapt.resize_positions(checkpoint, max_position_embeddings)
     if dtype:
         checkpoint = adapt.cast(checkpoint, dtype)
-    if checkpoint.head == "cosine" and format != "bert_tf":
+    if checkpoint.head and not HEADS[checkpoint.head].parts and format != "bert_tf":
+        checkpoint.warnings.append(f"only the encoder is written: the head, {checkpoint.head}, has no weights")
         checkpoint.task = None
-        checkpoint.warnings.append("only the encoder is written: the head, a cosine of mean vectors, has no weights")
     if checkpoint.ranges and format != "bert_tf":
         checkpoint.warnings.append(
             "the ranges of the fine-tuning for int8 are not written, as the format has no place for them: an export "

@@ -37,7 +37,8 @@ from bert_tf.files import (
     write_json,
 )
 from bert_tf.model.encoder import BertEncoder, ranges_of
-from bert_tf.model.variables import HEADS, ON_POOLED, range_shapes
+from bert_tf.model.head_table import HEADS
+from bert_tf.model.variables import range_shapes
 from bert_tf.tasks import TASKS, FineTuningTask
 from bert_tf.tasks.task import Task, TaskDescription
 from bert_tf.text import saved_tokenizer
@@ -240,16 +241,16 @@ def from_description(config: Mapping[str, Any], location: str) -> Checkpoint:
             TASKS[task["name"]].arguments(task["settings"])
     except ConfigError as error:
         raise DataError(f"{location}: {error}") from None
-    head = head_of(task) if task else None
-    if task and HEADS.get(head or "") and "labels" not in task["settings"]:
-        raise DataError(f"{location}: no 'labels' in task.settings")
+    head = HEADS.get(head_of(task) or "") if task else None
+    if task and head and (missing := [name for name in head.labels if name not in task["settings"]]):
+        raise DataError(f"{location}: no {missing[0]!r} in task.settings")
     length = task["settings"].get("max_length", 0) if task and task["name"] in TASKS else 0
     if length > model.max_position_embeddings:
         raise DataError(
             f"{location}: task.settings.max_length is {length}; expected up to the {model.max_position_embeddings} of "
             "model.max_position_embeddings"
         )
-    if task and head in ON_POOLED and not model.pooler:
+    if task and head and head.pooled and not model.pooler:
         raise DataError(f"{location}: model.pooler is false, but the task {task['name']!r} reads the pooled output")
     return Checkpoint(
         config=model,

@@ -13,17 +13,16 @@ from bert_tf.config import BertConfig, EmbeddingConfig, FeatureConfig, from_dict
 from bert_tf.config.values import shown
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import HEADS, Labels, build, variable_shapes
 from bert_tf.model.mode import Mode, computing
 from bert_tf.model.ranges import Ranges
-from bert_tf.model.variables import HEADS, variable_shapes
 from bert_tf.tasks import TASKS
 from bert_tf.text import BaseTokenizer
 from bert_tf.types import Json, Shapes, StrPath
 
 
 def head_of(task: Mapping[str, Any]) -> str | None:
-    """The head of a task {"name", "settings"}, a key of `model.variables.HEADS`; None for an unknown task."""
+    """The head of a task {"name", "settings"}, a key of `model.head_table.HEADS`; None for an unknown task."""
     kind = TASKS.get(task["name"])
     head = kind.head(task.get("settings", {})) if kind else task["name"]  # heads of other formats have no task here
     return head if head in HEADS else None
@@ -64,7 +63,7 @@ def check_writable(checkpoint: "Checkpoint", library: str, heads: Collection[str
     Args:
         checkpoint: to write.
         library: its name.
-        heads: keys of `model.variables.HEADS` that it has.
+        heads: keys of `model.head_table.HEADS` that it has.
         **required: values of settings, besides those of every encoder like BERT's.
     """
     if checkpoint.head and checkpoint.head not in heads:
@@ -120,13 +119,13 @@ class Checkpoint:
 
     @property
     def head(self) -> str | None:
-        """A key of `model.variables.HEADS`; None for a bare encoder or a task that this version lacks."""
+        """A key of `model.head_table.HEADS`; None for a bare encoder or a task that this version lacks."""
         return head_of(self.task) if self.task else None
 
     @property
     def labels(self) -> list[str] | None:
         """Labels in the order of the logits; None if the head has no labels."""
-        return self.task["settings"]["labels"] if self.task and self.head and HEADS[self.head] else None
+        return self.task["settings"]["labels"] if self.task and self.head and HEADS[self.head].labels else None
 
     def tokenizer_of_text(self, path: StrPath) -> BaseTokenizer:
         """The tokenizer; DataError, which names `path`, if there is none."""
@@ -184,15 +183,15 @@ class Checkpoint:
             for path, variable in encoder.ranges.by_path.items():
                 variable.assign(self.ranges[path].read())
 
-    def _head(self) -> tuple[str | None, int | tuple[int, int] | None, FeatureConfig | None]:
-        """The head, the number of its labels if it has any, and the features that a BiLSTM tagger reads."""
-        features = None
-        if self.task and self.labels and self.head == "intent_and_slots":
-            return self.head, (len(self.task["settings"]["intents"]), len(self.labels)), None
-        if self.task and self.head == "tagging_bilstm":
-            features = from_dict(FeatureConfig, self.task["settings"].get("features", {}))
+    def _head(self) -> tuple[str | None, Labels, FeatureConfig | None]:
+        """The head, the number of its labels if it has any, and the layers that it reads if they can be chosen."""
+        if not self.task or not self.head:
+            return None, None, None
+        head, settings, features = HEADS[self.head], self.task["settings"], None
+        if head.features:
+            features = from_dict(FeatureConfig, settings.get("features", {}))
             features.check(self.config.num_layers)
-        return self.head, len(self.labels) if self.labels else None, features
+        return self.head, head.sizes(settings), features
 
 
 def assign(variables: Iterable[keras.Variable], tensors: Mapping[str, Tensor]) -> None:

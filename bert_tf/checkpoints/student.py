@@ -14,7 +14,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.pruning import all_parts, pruned_config
-from bert_tf.model.variables import variable_shapes
+from bert_tf.model.variables import encoder_shapes
 from bert_tf.text import BaseTokenizer
 from bert_tf.types import Array, Shapes
 
@@ -140,7 +140,7 @@ def _components(rows: Array, count: int) -> Array:
 
 
 def _shapes(config: BertConfig) -> Shapes:
-    return variable_shapes(dataclasses.replace(config, pooler=False))
+    return encoder_shapes(dataclasses.replace(config, pooler=False))
 
 
 def _of_student(values: Mapping[str, _T], student: BertConfig, teacher: BertConfig) -> dict[str, _T]:

@@ -18,6 +18,7 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.errors import DataError
 from bert_tf.files import bundled, temporary_directory
 from bert_tf.inputs.datasets.tables import read_table
+from bert_tf.model.head_table import HEADS
 from bert_tf.model.heads import POSITIONS
 from bert_tf.types import Array, Json
 from bert_tf.version import __version__
@@ -32,6 +33,8 @@ _NOT_RUN = {
     "google": "google-research/bert: it needs TensorFlow 1",
     "model_garden": "TF Model Garden: only its SavedModels can be run",
 }
+# Transformers' names of logits where a class has several kinds -> ours.
+_LOGITS = {"prediction_logits": "mlm_logits", "seq_relationship_logits": "nsp_logits", "sop_logits": "nsp_logits"}
 # Largest difference allowed, relative to the largest value of an output. Float32 sums in another order differ by about
 # 1e-6; a number with 8 or 11 bits is off by 1/256 or 1/2048, and the error accumulates over layers.
 _TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
@@ -148,10 +151,11 @@ def _run(path: str, checkpoint: Checkpoint, features: dict[str, Array]) -> tuple
 def _with_bert_tf(checkpoint: Checkpoint, features: dict[str, Array], masked: dict[str, Array]) -> dict[str, Array]:
     outputs = _encoder_outputs(checkpoint.encoder()(features))
     if checkpoint.head:
-        inputs = features | (masked if checkpoint.head in ("pretraining", "masked_lm") else {})
-        if checkpoint.head in ("multiple_choice", "cosine"):
+        model, inputs = checkpoint.model(), features
+        if HEADS[checkpoint.head].grouped:
             inputs = {name: value.reshape(-1, _CHOICES, value.shape[-1]) for name, value in features.items()}
-        outputs |= {name: value.numpy() for name, value in checkpoint.model()(inputs).items()}
+        given = {tensor.name: (inputs | masked)[tensor.name] for tensor in model.inputs}
+        outputs |= {name: value.numpy() for name, value in model(given).items()}
     return outputs
 
 
@@ -182,7 +186,7 @@ def _with_transformers(path: str, checkpoint: Checkpoint, features: dict[str, Ar
 
     Returns its outputs under this project's names.
     """
-    head = checkpoint.head
+    head = HEADS[checkpoint.head] if checkpoint.head else None
     inputs: Json = {
         theirs: features[ours]
         for ours, theirs in (
@@ -194,7 +198,7 @@ def _with_transformers(path: str, checkpoint: Checkpoint, features: dict[str, Ar
     part = "model" if head else "encoder" if checkpoint.config.pooler else "encoder_without_pooler"
     with temporary_directory() as folder:
         files = [os.path.join(folder, name) for name in ("inputs.npz", "outputs.npz")]
-        inputs["choices"] = _CHOICES if head == "multiple_choice" else 0
+        inputs["choices"] = _CHOICES if head and head.grouped else 0
         np.savez(files[0], **inputs)
         program = os.path.join(os.path.dirname(__file__), "with_transformers.py")
         done = subprocess.run(
@@ -206,12 +210,9 @@ def _with_transformers(path: str, checkpoint: Checkpoint, features: dict[str, Ar
         outputs = dict(np.load(files[1]))
     version = outputs.pop("version")
     outputs["sequence_output"] = outputs[f"layer_{checkpoint.config.num_layers - 1}"]
-    if head in ("pretraining", "masked_lm"):  # Transformers computes logits at every position
-        mlm_logits = "prediction_logits" if "prediction_logits" in outputs else "logits"
-        if mlm_logits in outputs:  # a class that Transformers does not have is run without its head
-            outputs["mlm_logits"] = np.take_along_axis(outputs.pop(mlm_logits), features[POSITIONS][..., np.newaxis], 1)
-    names = {"seq_relationship_logits": "nsp_logits", "sop_logits": "nsp_logits"}
-    if head in ("next_sentence", "replaced_token_detection"):
-        names["logits"] = "nsp_logits" if head == "next_sentence" else "rtd_logits"
+    # A class that Transformers does not have is run without its head.
+    names = _LOGITS | ({"logits": head.output} if head else {})
     outputs = {names.get(name, name): value for name, value in outputs.items()}
+    if "mlm_logits" in outputs:  # Transformers computes them at every position
+        outputs["mlm_logits"] = np.take_along_axis(outputs["mlm_logits"], features[POSITIONS][..., np.newaxis], 1)
     return f"transformers {version}", outputs

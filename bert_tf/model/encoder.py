@@ -37,7 +37,7 @@ from bert_tf.model.positions import (
     TokensAt,
 )
 from bert_tf.model.ranges import Ranges
-from bert_tf.model.variables import variable_shapes
+from bert_tf.model.variables import encoder_shapes
 from bert_tf.types import Json, StrPath, Tensors
 
 # As arguments of a layer; Keras' own gelu would be exported as Erfc, which blocks do not need.
@@ -191,7 +191,7 @@ class BertEncoder(FunctionalModel):
         if not {policy.compute_dtype, policy.variable_dtype} <= set(_FLOATS):
             raise ConfigError(f"dtype {policy.name!r}: an encoder computes in one of {', '.join(_FLOATS)}")
         if tables is None:  # else it is a part of a model that is larger
-            check_memory(variable_shapes(config).values(), config, size=tf.as_dtype(policy.variable_dtype).size)
+            check_memory(encoder_shapes(config).values(), config, size=tf.as_dtype(policy.variable_dtype).size)
         embeddings = Embeddings(config, tables, name="embeddings", dtype=policy)
         inputs = encoder_inputs()
         mask, embedded = inputs["input_mask"], [inputs["input_word_ids"], inputs["input_type_ids"]]

@@ -1,7 +1,6 @@
-"""Models of the encoder with a head: the pre-training heads, task heads and `build`, which builds one by its name."""
+"""Models of the encoder with a head: a function or class that builds each, by its row in `head_table.py`."""
 
-import functools
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, Self
 
 import keras
@@ -14,11 +13,13 @@ from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import BertEncoder, Frozen, FunctionalModel, encoder_inputs, token_features
 from bert_tf.model.layers import ConfiguredLayer, Embeddings, add_bias, initializer, transform_layer
 from bert_tf.model.normalization import LayerNorm, Shape
-from bert_tf.model.variables import BILSTM_DIRECTIONS, BILSTM_LAYERS, HEADS
 from bert_tf.types import Json
 
 POSITIONS = "masked_lm_positions"  # input name: positions of the tokens to predict
 WEIGHTS = "masked_lm_weights"  # input name: 1.0 for a prediction, 0.0 for an unused slot
+# The layers of a BiLSTM, in the names of its variables.
+BILSTM_LAYERS = 2
+BILSTM_DIRECTIONS = ("forward", "backward")
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -394,42 +395,3 @@ def logits_layer(encoder: BertEncoder, size: int, name: str) -> keras.layers.Den
 
 def _dropped(encoder: BertEncoder, x: keras.KerasTensor) -> keras.KerasTensor:
     return Dropout(encoder.config.dropout, name="dropout", dtype=encoder.dtype_policy)(x)
-
-
-_BUILDERS: dict[str, Callable[..., keras.Model]] = {
-    "pretraining": BertPretrainer,
-    "masked_lm": functools.partial(BertPretrainer, next_sentence=False),
-    "next_sentence": next_sentence,
-    "replaced_token_detection": replaced_token_detector,
-    "classification": classifier,
-    "tagging": tagger,
-    "question_answering": span_head,
-    "multiple_choice": multiple_choice_head,
-    "cosine": cosine,
-    "classification_bilstm": functools.partial(bilstm_head, sequences=False),
-    "tagging_bilstm": functools.partial(bilstm_head, sequences=True),
-    "intent_and_slots": intent_and_slots,
-}
-
-
-def build(
-    encoder: BertEncoder,
-    head: str | None,
-    labels: int | tuple[int, int] | None = None,
-    features: FeatureConfig | None = None,
-    *,
-    frozen: bool = False,
-) -> keras.Model:
-    """Builds the model with the variables of `variables.variable_shapes`.
-
-    Args:
-        encoder: its variables are shared with the model.
-        head: a key of `variables.HEADS`, or None for the encoder itself.
-        labels: output size, for heads with labels; of "intent_and_slots" those of both outputs.
-        features: layers that the BiLSTM of `bilstm_head` reads; None for the last layer.
-        frozen: for taggers, whether to train the head only and leave the encoder unchanged.
-    """
-    if head is None:
-        return encoder
-    options = {"labels": labels if HEADS[head] else None, "features": features, "frozen": frozen}
-    return _BUILDERS[head](encoder, **{name: value for name, value in options.items() if value})

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.config import BertConfig
-from bert_tf.model.variables import variable_shapes
+from bert_tf.model.variables import encoder_shapes
 from bert_tf.types import Array
 
 _LAYER = "layer_"  # start of the paths of the variables of a layer
@@ -36,7 +36,7 @@ def all_parts(config: BertConfig) -> list[Kept]:
 
 def layer_weights(config: BertConfig) -> int:
     """Number of weights of all transformer layers: kernels, biases and LayerNorms."""
-    return sum(math.prod(shape) for path, shape in variable_shapes(config).items() if path.startswith(_LAYER))
+    return sum(math.prod(shape) for path, shape in encoder_shapes(config).items() if path.startswith(_LAYER))
 
 
 def pruned_config(config: BertConfig, kept: Sequence[Kept]) -> BertConfig:

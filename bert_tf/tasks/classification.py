@@ -17,7 +17,7 @@ from bert_tf.inputs.datasets.formats import GLUE, OUT_OF_SCOPE
 from bert_tf.metrics.accuracy_and_f1 import accuracy, macro_f1, scope
 from bert_tf.metrics.glue import glue_scores, sets_of
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import build
 from bert_tf.tasks.benchmark import Benchmark, Confusion, ErrorAnalysis, analysis_of_choices, submission_writers
 from bert_tf.tasks.codec import strings
 from bert_tf.tasks.labels import Decision, LabelsCodec, LabelsState, LabelTask
@@ -70,7 +70,7 @@ class ClassificationObjective(Objective):
     """Cross-entropy, weighted by class.
 
     Args:
-        head: a key of `model.variables.HEADS`.
+        head: a key of `model.head_table.HEADS`.
         state: its labels and class weights.
         truncates: whether texts may be truncated, so that their share is a metric.
     """

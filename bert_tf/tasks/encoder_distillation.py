@@ -10,6 +10,7 @@ from bert_tf.config import BertConfig, EncoderDistillation
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.model.encoder_distillation import inner_states, masked_lm_with_states
+from bert_tf.model.head_table import HEADS
 from bert_tf.model.heads import BertPretrainer
 from bert_tf.model.mode import infer
 from bert_tf.tasks.distillation import soft_loss
@@ -218,7 +219,7 @@ def check_teacher(
     Args:
         objective, settings: as for `DistilledEncoder`.
         student, teacher: their architectures.
-        head: of the teacher, a key of `model.variables.HEADS`, or None.
+        head: of the teacher, a key of `model.head_table.HEADS`, or None.
     """
     if teacher.attention != student.attention:
         raise ConfigError(
@@ -255,7 +256,7 @@ def check_teacher(
                 f"{_listed(theirs)}; with data.objective=tinybert they need as many: set model.num_heads, or "
                 "data.objective=minilm"
             )
-    elif head not in ("masked_lm", "pretraining"):
+    elif not head or "masked_lm" not in HEADS[head].parts:
         raise ConfigError(
             f"the teacher has {f'the head {head}' if head else 'no head'}, but data.objective=distilbert needs its "
             "predictions of masked tokens; give a masked language model, or set data.objective=minilm"

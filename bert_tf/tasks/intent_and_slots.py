@@ -13,7 +13,7 @@ from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Labels, ReadReport, TaggedExample
 from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import build
 from bert_tf.tasks.benchmark import Benchmark, ErrorAnalysis
 from bert_tf.tasks.classification import ClassificationObjective, OneLabel
 from bert_tf.tasks.codec import strings

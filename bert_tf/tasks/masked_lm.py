@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_tf.errors import ConfigError
 from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder, encoder_of
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import build
 from bert_tf.model.mode import current, infer
 from bert_tf.tasks.objective import PredictionObjective, Predictions
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, signature, token_signature

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import build
 from bert_tf.tasks.masked_lm import MaskedLM, MaskedLMObjective
 from bert_tf.tasks.objective import PredictionObjective, Predictions, Sum
 from bert_tf.text.base import BaseTokenizer

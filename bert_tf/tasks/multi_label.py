@@ -14,7 +14,7 @@ from bert_tf.inputs.datasets.examples import Labels, TextExample
 from bert_tf.metrics.accuracy_and_f1 import multi_label, precision_recall_f1
 from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import build
 from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample, Table
 from bert_tf.tasks.labels import Decision, LabelsCodec, LabelsState, LabelTask
 from bert_tf.tasks.objective import Objective, SoftOutput, rows_of, truncated_share, whole_examples

@@ -11,7 +11,7 @@ from bert_tf.config import MultipleChoiceConfig
 from bert_tf.inputs.datasets.examples import ChoiceExample
 from bert_tf.metrics.accuracy_and_f1 import accuracy
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import build
 from bert_tf.tasks.benchmark import Benchmark, ErrorAnalysis, analysis_of_choices
 from bert_tf.tasks.codec import Codec, strings
 from bert_tf.tasks.objective import Objective, SoftOutput, rows_of, truncated_share

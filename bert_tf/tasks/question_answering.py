@@ -26,7 +26,7 @@ from bert_tf.metrics.answer_spans import (
 )
 from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import build
 from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample
 from bert_tf.tasks.objective import Objective, SoftOutput, truncated_share
 from bert_tf.tasks.question_codec import QuestionCodec, QuestionState, is_learned

@@ -19,7 +19,7 @@ from bert_tf.metrics.glue import glue_scores
 from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.model.activations import activation
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import build
 from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample, submission_writers
 from bert_tf.tasks.objective import Objective, SoftOutput, rows_of, truncated_share, whole_examples
 from bert_tf.tasks.task import FineTuningTask, State
@@ -143,7 +143,7 @@ class RegressionObjective(Objective):
     """Mean squared error.
 
     Args:
-        head: a key of `model.variables.HEADS`.
+        head: a key of `model.head_table.HEADS`.
         state: of the task.
         start: mean and standard deviation of the training examples' numbers, to initialize the head; also an attribute,
             read by `build`.

@@ -11,7 +11,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import build
 from bert_tf.model.replaced_tokens import GENERATOR, electra, generator_config
 from bert_tf.tasks.masked_lm import MaskedLM, MaskedLMObjective
 from bert_tf.tasks.objective import Predictions, Sum, TokenObjective, tokens_of

@@ -19,7 +19,7 @@ from bert_tf.metrics import entities as entity_metrics
 from bert_tf.metrics.accuracy_and_f1 import accuracy, precision_recall_f1
 from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import build
 from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample, Table
 from bert_tf.tasks.objective import Objective, SoftOutput
 from bert_tf.tasks.tagging_codec import TaggingCodec, TaggingState, words_without_pieces
@@ -65,7 +65,7 @@ class TaggingObjective(Objective):
     """Cross-entropy of the tag of each unit.
 
     Args:
-        head: a key of `model.variables.HEADS`.
+        head: a key of `model.head_table.HEADS`.
         config, state: of the task.
     """
 
@@ -76,13 +76,12 @@ class TaggingObjective(Objective):
         self._head, self._config, self._state = head, config, state
 
     def build(self, encoder: BertEncoder) -> keras.Model:
-        features = self._config.features if self._head == "tagging_bilstm" else None
-        if features:
-            try:
-                features.check(encoder.config.num_layers)
-            except ConfigError as error:
-                raise ConfigError(f"task.features: {error}") from None
-        return build(encoder, self._head, len(self._state.labels), features, frozen=self._config.frozen)
+        try:
+            self._config.features.check(encoder.config.num_layers)
+        except ConfigError as error:
+            raise ConfigError(f"task.features: {error}") from None
+        frozen, features = self._config.frozen, self._config.features
+        return build(encoder, self._head, len(self._state.labels), features, frozen=frozen)
 
     def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
         return {"loss": tf.reduce_sum(tf.cast(features["target"] > 0, tf.float32))}

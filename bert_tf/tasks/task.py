@@ -33,8 +33,7 @@ class TaskDescription(TypedDict):
 class Task(abc.ABC):
     """Base class of all tasks. To add one, write a subclass in a new file and list it in `tasks/__init__.py`.
 
-    A task that needs a new head adds a function that makes it to `model/heads.py`, where `_BUILDERS` lists it, and
-    adds the head's variables to `model/variables.py`.
+    A task that needs a new head adds its builder to `model/heads.py` and its row to `model/head_table.py`.
 
     Attributes:
         name: the task's name in configs and saved models.
@@ -73,7 +72,7 @@ class Task(abc.ABC):
 
     @classmethod
     def head(cls, settings: Json) -> str:
-        """Name of the head of a model with these settings, a key of `model.variables.HEADS`. Default: the task's name.
+        """Name of the head of a model with these settings, a key of `model.head_table.HEADS`. Default: the task's name.
 
         Args:
             settings: as `settings()` returns, or the subset that is known of a converted checkpoint.

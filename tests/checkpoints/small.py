@@ -7,8 +7,7 @@ import numpy as np
 import bert_tf
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor
-from bert_tf.model.heads import build
-from bert_tf.model.variables import HEADS, variable_shapes
+from bert_tf.model.head_table import HEADS, build, variable_shapes
 from tests.model.small import FAMILY, PIECES, small_config
 
 LABELS = ["no", "ja", "vielleicht é"]
@@ -46,7 +45,7 @@ def small_checkpoint(head=None, seed=0, labels=LABELS, **config):
         config: fields of BertConfig that differ from `small_config`.
     """
     config, rng = small_config(**config), np.random.default_rng(seed)
-    labels = list(labels) if head and HEADS[head] else None
+    labels = list(labels) if head and HEADS[head].labels else None
     shapes = variable_shapes(config, head, labels and len(labels))
     values = {path: rng.normal(0, 0.3, shape).astype(np.float32) for path, shape in shapes.items()}
     tensors = {path: Tensor(value.shape, "float32", value.copy, path) for path, value in values.items()}

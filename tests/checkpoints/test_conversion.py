@@ -237,7 +237,7 @@ LARGE = """
     from bert_tf.checkpoints.stored_model import Checkpoint
     from bert_tf.checkpoints.tensor import Tensor
     from bert_tf.config import BertConfig
-    from bert_tf.model.variables import variable_shapes
+    from bert_tf.model.variables import encoder_shapes
     from bert_tf.text import Tokenizer
     from bert_tf.text.codepoints import SPECIAL_PIECES
 
@@ -246,7 +246,7 @@ LARGE = """
         make = lambda: np.random.default_rng(len(path)).standard_normal(shape, np.float32)
         return Tensor(shape, "float32", make, path)
     pieces = [*SPECIAL_PIECES, *(f"piece{number}" for number in range(config.vocab_size - 5))]
-    tensors = {path: tensor(path, shape) for path, shape in variable_shapes(config).items()}
+    tensors = {path: tensor(path, shape) for path, shape in encoder_shapes(config).items()}
     directory.write(Checkpoint(config, tensors, tokenizer=Tokenizer(pieces)), sys.argv[1])
 """
 CONVERT = """

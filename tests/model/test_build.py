@@ -6,8 +6,7 @@ import pytest
 
 from bert_tf import BertConfig, BertEncoder
 from bert_tf.errors import ConfigError
-from bert_tf.model.heads import build
-from bert_tf.model.variables import HEADS, variable_shapes
+from bert_tf.model.head_table import HEADS, build, variable_shapes
 from tests.errors import raises
 from tests.model.small import PRUNED, small_config
 
@@ -33,7 +32,7 @@ NEED_A_POOLER = {"pretraining", "next_sentence", "classification", "multiple_cho
 def labels_of(head):
     if head == "intent_and_slots":
         return 2, 3
-    return 3 if head and HEADS[head] else None
+    return 3 if head and HEADS[head].labels else None
 
 
 @pytest.mark.parametrize("case", CONFIGS)

@@ -10,8 +10,8 @@ import tensorflow as tf
 from bert_tf import BertConfig, BertEncoder, BertPretrainer
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.model.encoder import attention_probabilities
+from bert_tf.model.head_table import variable_shapes
 from bert_tf.model.heads import classifier
-from bert_tf.model.variables import variable_shapes
 from tests.errors import raises
 from tests.model.numpy_bert import ACTIVATIONS, encode, pretraining_logits, tensors_of
 from tests.model.small import (

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from bert_tf import BertConfig, BertEncoder
 from bert_tf.model.encoder import attention_probabilities
-from bert_tf.model.heads import POSITIONS, build
-from bert_tf.model.variables import variable_shapes
+from bert_tf.model.head_table import build, variable_shapes
+from bert_tf.model.heads import POSITIONS
 from tests.model.small import FAMILY, features, small_config
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # every file is local; a request would only wait

@@ -9,7 +9,7 @@ from bert_tf.checkpoints import directory
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import feature_model
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import build
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
 from tests.errors import raises

@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.model.dropout import Dropout
-from bert_tf.model.heads import build
-from bert_tf.model.variables import HEADS, ON_POOLED
+from bert_tf.model.head_table import HEADS, build
 from tests.model.numpy_bert import ACTIVATIONS, encode, linear, masked_lm_logits, tensors_of
 from tests.model.small import inputs_for, multiplies_bfloat16, randomize, small_config
 
@@ -22,7 +21,7 @@ CONFIGS = {
     "no types, no pooler": {"type_vocab_size": 0, "pooler": False, "norm": "pre"},
 }
 # Heads that do not need the pooler.
-ON_TOKENS = tuple(head for head in HEADS if head not in ON_POOLED)
+ON_TOKENS = tuple(name for name, head in HEADS.items() if not head.pooled)
 A_TOKEN = ("tagging", "question_answering", "tagging_bilstm")  # heads with logits for each token
 # Heads with layers or formulas that depend on the encoder's config. For the others, test_encoder.py has the encoders.
 BY_CONFIG = ("pretraining", "masked_lm", "replaced_token_detection", "cosine")
@@ -43,7 +42,7 @@ def _of_tokens(head, output):
 
 def make(head, *, dtype=None, scale=0.3, **config):
     encoder = BertEncoder(small_config(**config), dtype=dtype)
-    labels = (2, LABELS) if head == "intent_and_slots" else LABELS if HEADS[head] else None
+    labels = (2, LABELS) if head == "intent_and_slots" else LABELS if HEADS[head].labels else None
     return randomize(build(encoder, head, labels), scale=scale)
 
 

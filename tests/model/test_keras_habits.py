@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder, BertPretrainer
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.model.heads import build, classifier
+from bert_tf.model.head_table import build
+from bert_tf.model.heads import classifier
 from tests.errors import raises
 from tests.model.numpy_bert import encode, linear, tensors_of
 from tests.model.small import FAMILY, features, multiplies_bfloat16, randomize, small_config

@@ -7,7 +7,7 @@ from bert_tf import BertEncoder
 from bert_tf.config import BertConfig, TrainConfig
 from bert_tf.errors import ConfigError
 from bert_tf.model import memory
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import build
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.text import Tokenizer
 from bert_tf.training.loop import Trainer

@@ -8,8 +8,8 @@ import tensorflow as tf
 from scipy import stats
 
 from bert_tf import BertConfig, BertEncoder
+from bert_tf.model.head_table import variable_shapes
 from bert_tf.model.replaced_tokens import electra, generator_config, sample
-from bert_tf.model.variables import variable_shapes
 from tests.model.numpy_bert import ACTIVATIONS, encode, linear, masked_lm_logits, softmax, tensors_of
 from tests.model.small import PIECES, features, randomize, small_config
 

@@ -29,7 +29,7 @@ from bert_tf.config import (
 from bert_tf.config.train import RECIPES
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import build
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.report.terminal import plan_text
 from bert_tf.tasks.labels import LabelsCodec

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig, EncoderDistillation, PretrainingData
 from bert_tf.model.encoder import BertEncoder, encoder_inputs
-from bert_tf.model.heads import build
+from bert_tf.model.head_table import build
 from bert_tf.tasks.encoder_distillation import DistilledEncoder
 from bert_tf.text import Tokenizer
 from bert_tf.training import speed

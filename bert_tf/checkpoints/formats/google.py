@@ -25,7 +25,7 @@ from bert_tf.checkpoints.tensor_files import bundles
 from bert_tf.checkpoints.weight_map import WeightMap, first_names, names_of, read_mapped, write_mapped
 from bert_tf.errors import ConfigError, DataError, located
 from bert_tf.files import read_json, write_json
-from bert_tf.model.variables import ON_POOLED
+from bert_tf.model.head_table import HEADS
 from bert_tf.text import BaseTokenizer, Tokenizer
 from bert_tf.text.sentence_piece import albert_tokenizer, read_model
 from bert_tf.text.vocabulary import check_size, guess_tokenizer, read_vocabulary
@@ -37,25 +37,8 @@ _VOCABULARY, _CHECKPOINT = "vocab.txt", "bert_model.ckpt"
 _EPSILON = 1e-12  # of tf.contrib.layers.layer_norm, which modeling.py uses
 _SLOTS = {"m": "adam_m", "v": "adam_v"}  # AdamWeightDecayOptimizer of optimization.py
 _STEP = "global_step"
-# The head by parts of which there are variables: a fine-tuned one if there are several.
-_PARTS = {
-    "question_answering": {"span"},
-    "classification": {"classifier"},
-    "pretraining": {"masked_lm", "next_sentence"},
-    "masked_lm": {"masked_lm"},
-    "next_sentence": {"next_sentence"},
-    "replaced_token_detection": {"detector"},
-}
 # The heads that can be written: those of the scripts, and others with the variables of run_classifier.py's.
-_WRITTEN = (
-    "pretraining",
-    "masked_lm",
-    "next_sentence",
-    "classification",
-    "tagging",
-    "question_answering",
-    "multiple_choice",
-)
+_WRITTEN = [name for name, head in HEADS.items() if head.parts and head.parts <= BERT.parts]
 
 
 def recognises(path: str) -> bool:
@@ -236,11 +219,12 @@ def _find_head(
 ) -> None:
     """Sets the task and the pooler by the names of the variables."""
     parts = {path.partition("/")[0] for path, mapping in table.items() if not store.keys().isdisjoint(mapping.names)}
-    found, config = next((head for head, needed in _PARTS.items() if needed <= parts), None), checkpoint.config
+    found = next((name for name, head in HEADS.items() if head.parts and head.parts <= parts), None)
+    config = checkpoint.config
     settings: Json = {"max_length": config.max_position_embeddings}
     # A model without a pooler is written with a pooler of zeros, which is used if a head has been trained on it since.
     pooler = config.pooler if has_description else "pooler" in parts
-    checkpoint.config = dataclasses.replace(config, pooler=pooler or found in ON_POOLED)
+    checkpoint.config = dataclasses.replace(config, pooler=pooler or (found is not None and HEADS[found].pooled))
     ours = (family.scope, *family.head_scopes, *HEAD_VARIABLES.values())
     others = [name for name, tensor in store.items() if tensor.shape and not name.startswith(ours)]
     if found == "classification" and others:

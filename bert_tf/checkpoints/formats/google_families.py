@@ -61,6 +61,11 @@ class Family:
         """The weight map of the encoder, of this many layers, and of all heads."""
         return expand(self.names, TENSORFLOW, layers) | expand(self.heads, HEAD_VARIABLES)
 
+    @property
+    def parts(self) -> set[str]:
+        """The first part of the paths of all variables of ours that have a name here."""
+        return {path.partition("/")[0] for path in self.weight_map(1)}
+
     def sizes(self, store: Mapping[str, Tensor], prefix: str) -> Json:
         """The sizes of a model by the shapes of its variables, as a config file would have them.
 

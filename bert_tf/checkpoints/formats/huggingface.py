@@ -10,7 +10,7 @@ import numpy as np
 from bert_tf.checkpoints import directory, tokenizer_files
 from bert_tf.checkpoints.formats import huggingface_config as configs
 from bert_tf.checkpoints.formats import sentence_modules
-from bert_tf.checkpoints.formats.huggingface_families import Family, other_family
+from bert_tf.checkpoints.formats.huggingface_families import Family, other_family, reads_pooled
 from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_pickled
@@ -20,7 +20,7 @@ from bert_tf.config import BertConfig
 from bert_tf.config.embeddings import VECTORS
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json, write_json
-from bert_tf.model.variables import HEADS, ON_POOLED, variable_shapes
+from bert_tf.model.head_table import HEADS, variable_shapes
 from bert_tf.text import Tokenizer
 from bert_tf.types import Json
 
@@ -94,7 +94,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     no_head, read_model = "", functools.partial(_read_model, settings, family, file, config, store, weights, max_length)
     try:
         model = read_model(head)
-        if foreign and head and HEADS[head] and model.unused_tensors:
+        if foreign and head and HEADS[head].labels and model.unused_tensors:
             raise DataError(f"what its classifier reads is not known, as it also has {', '.join(model.unused_tensors)}")
         found = f"its tensors are those of the head {head}" if head else "only the encoder is read"
     except DataError as error:
@@ -159,8 +159,8 @@ def _read_model(
         warnings.append("pooler: the first of the classifier's two layers, which has the same shape and position")
     table = family.weight_map(config, head)
     pooler = names_of(table, [path for path in table if path.startswith("pooler/")])
-    config = dataclasses.replace(config, pooler=head in ON_POOLED or not pooler.isdisjoint(store))
-    if head and HEADS[head]:
+    config = dataclasses.replace(config, pooler=reads_pooled(head) or not pooler.isdisjoint(store))
+    if head and HEADS[head].labels:
         bias = store.get(table["classifier/bias"].names[0])
         labels = configs.read_labels(settings, file, bias.size if bias else None, warnings)
     shapes = variable_shapes(config, head, len(labels) if labels else None)

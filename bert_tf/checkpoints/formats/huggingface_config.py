@@ -16,6 +16,7 @@ from bert_tf.checkpoints.stored_model import (
 )
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.model.head_table import HEADS
 from bert_tf.types import Json
 
 _ACTIVATIONS = {"gelu": "erf_gelu", "gelu_new": "tanh_gelu", "gelu_pytorch_tanh": "tanh_gelu", "relu": "relu"}
@@ -29,8 +30,6 @@ _PROBLEMS = {
 _OF_SCORES = ("sentence_transformers", "activation_fn", "sbert_ce_default_activation_function")
 # Task -> activations that do not change what it says about the labels.
 _USUAL = {"classification": ("linear",), "multi_label_classification": ("linear", "sigmoid")}
-# Heads that have no class of their own -> one with the same outputs.
-_LIKE = {"classification_bilstm": "classification", "tagging_bilstm": "tagging"}
 # Fields of which `to_settings` keeps what config.json had: a padding token that counts no positions, and one of several
 # names of an activation.
 _KEPT_FIELDS = ("position_offset", "activation")
@@ -328,8 +327,9 @@ def to_settings(checkpoint: Checkpoint, family: Family, others: Json, *, named: 
         named: whether to name the class of the model, which the family has.
     """
     config, task, tokenizer = checkpoint.config, checkpoint.task, checkpoint.tokenizer
-    head, labels = _LIKE.get(str(checkpoint.head), checkpoint.head), checkpoint.labels
-    head = head if head in family.heads else None
+    labels = checkpoint.labels
+    alike = [checkpoint.head, HEADS[checkpoint.head].like] if checkpoint.head else []
+    head = next((head for head in alike if head in family.heads), None)
     fields = family.fields
     settings: Json = {"model_type": family.model_type}
     if named:

@@ -7,21 +7,19 @@ from typing import Any
 from bert_tf.checkpoints.formats.google_families import FIELDS
 from bert_tf.checkpoints.weight_map import PYTORCH, WeightMap, expand, names_of
 from bert_tf.config import BertConfig
-from bert_tf.model.variables import ON_POOLED
+from bert_tf.model.head_table import HEADS
 
 
 @dataclasses.dataclass(frozen=True)
-class Head:
-    """A class of models: what it has besides the encoder.
+class Layers:
+    """What the class of a head has besides the encoder.
 
     Attributes:
-        suffix: end of the name of the class.
         names: of its layers, as for `weight_map.expand`. A classifier of two layers on the first token is a pooler and
             a classifier.
         settings: values in config.json with which the class computes what this project's head does.
     """
 
-    suffix: str
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -51,7 +49,7 @@ class Family:
     stem: str
     prefix: str
     names: Mapping[str, str]
-    heads: Mapping[str | None, Head]
+    heads: Mapping[str | None, Layers]
     decoder: str
     fields: Mapping[str, str]
     constants: Mapping[str, Any]
@@ -70,7 +68,7 @@ class Family:
 
     def has_pooler(self, head: str | None) -> bool:
         """Whether the class for a head has a pooler, or two layers on the first token."""
-        return head in ON_POOLED or (head is None and "pooler" in self.names)
+        return reads_pooled(head) or (head is None and "pooler" in self.names)
 
     @property
     def parts(self) -> set[str]:
@@ -86,7 +84,7 @@ class Family:
 
     def class_name(self, head: str | None) -> str:
         """The class for a head, a key of `heads`."""
-        return self.stem + self.heads[head].suffix
+        return self.stem + (HEADS[head].transformers if head else "Model")
 
     def weight_map(self, config: BertConfig, head: str | None, prefix: str = "") -> WeightMap:
         """The weight map of the encoder, its names starting with `prefix`, and a head."""
@@ -109,7 +107,7 @@ class Family:
             tensors: names, without the encoder's prefix.
         """
         for head, its in self.heads.items():
-            pooler = {"pooler": self.names["pooler"]} if head in ON_POOLED and "pooler" in self.names else {}
+            pooler = {"pooler": self.names["pooler"]} if reads_pooled(head) and "pooler" in self.names else {}
             layers = [(ours.partition("/")[0], theirs) for ours, theirs in (pooler | dict(its.names)).items()]
             found = {part for part, layer in layers if any(f"{name}.".startswith(f"{layer}.") for name in tensors)}
             if its.names and found == {part for part, _ in layers}:
@@ -139,14 +137,11 @@ _MASKED_LM = {
 }
 _NEXT_SENTENCE = {"next_sentence": "cls.seq_relationship"}
 # On the last layer or BERT's pooler; the names are the same in all families.
-_TASK_HEADS: dict[str | None, Head] = {
-    "question_answering": Head("ForQuestionAnswering", {"span": "qa_outputs"}),
-    "classification": Head("ForSequenceClassification", {"classifier": "classifier"}),
-    "tagging": Head("ForTokenClassification", {"classifier": "classifier"}),
-    "multiple_choice": Head("ForMultipleChoice", {"classifier": "classifier"}),
+_TASK_HEADS: dict[str | None, Layers] = {
+    name: Layers(head.transformers_names) for name, head in HEADS.items() if head.transformers_names
 }
 _FIELDS = FIELDS | {"activation": "hidden_act", "layer_norm_epsilon": "layer_norm_eps"}
-_TWO_LAYERS = Head("ForSequenceClassification", {"pooler": "classifier.dense", "classifier": "classifier.out_proj"})
+_TWO_LAYERS = Layers({"pooler": "classifier.dense", "classifier": "classifier.out_proj"})
 _WIDTH = {"embedding_size": "embedding_size"}
 _CONSTANTS = {"position_offset": 0, "shared_layers": False, "pooler_activation": "tanh"}
 _DEFAULTS = {
@@ -164,10 +159,10 @@ _BERT = Family(
     prefix="bert.",
     names=_EMBEDDINGS | _TYPES | _LAYERS | _POOLER,
     heads={
-        None: Head("Model"),
-        "pretraining": Head("ForPreTraining", _MASKED_LM | _NEXT_SENTENCE),
-        "masked_lm": Head("ForMaskedLM", _MASKED_LM),
-        "next_sentence": Head("ForNextSentencePrediction", _NEXT_SENTENCE),
+        None: Layers(),
+        "pretraining": Layers(_MASKED_LM | _NEXT_SENTENCE),
+        "masked_lm": Layers(_MASKED_LM),
+        "next_sentence": Layers(_NEXT_SENTENCE),
         **_TASK_HEADS,
     },
     decoder="cls.predictions.decoder",
@@ -182,10 +177,9 @@ _ROBERTA = Family(
     prefix="roberta.",
     names=_EMBEDDINGS | _TYPES | _LAYERS | _POOLER,
     heads={
-        None: Head("Model"),
+        None: Layers(),
         # Its activation is always gelu, whatever the encoder uses.
-        "masked_lm": Head(
-            "ForMaskedLM",
+        "masked_lm": Layers(
             {
                 "masked_lm/transform": "lm_head.dense",
                 "masked_lm/norm": "lm_head.layer_norm",
@@ -216,9 +210,8 @@ _DISTILBERT = Family(
         "layer_*/output_norm": "transformer.layer.*.output_layer_norm",
     },
     heads={
-        None: Head("Model"),
-        "masked_lm": Head(
-            "ForMaskedLM",
+        None: Layers(),
+        "masked_lm": Layers(
             {
                 "masked_lm/transform": "vocab_transform",
                 "masked_lm/norm": "vocab_layer_norm",
@@ -226,8 +219,8 @@ _DISTILBERT = Family(
             },
         ),
         **_TASK_HEADS,
-        "classification": Head("ForSequenceClassification", {"pooler": "pre_classifier", "classifier": "classifier"}),
-        "multiple_choice": Head("ForMultipleChoice", {"pooler": "pre_classifier", "classifier": "classifier"}),
+        "classification": Layers({"pooler": "pre_classifier", "classifier": "classifier"}),
+        "multiple_choice": Layers({"pooler": "pre_classifier", "classifier": "classifier"}),
     },
     decoder="vocab_projector",
     fields={
@@ -252,16 +245,14 @@ _ELECTRA = Family(
     prefix="electra.",
     names=_EMBEDDINGS | _TYPES | {"embeddings/projection": "embeddings_project"} | _LAYERS,
     heads={
-        None: Head("Model"),
-        "replaced_token_detection": Head(
-            "ForPreTraining",
+        None: Layers(),
+        "replaced_token_detection": Layers(
             {
                 "detector/transform": "discriminator_predictions.dense",
                 "detector/output": "discriminator_predictions.dense_prediction",
             },
         ),
-        "masked_lm": Head(
-            "ForMaskedLM",
+        "masked_lm": Layers(
             {
                 "masked_lm/transform": "generator_predictions.dense",
                 "masked_lm/norm": "generator_predictions.LayerNorm",
@@ -271,8 +262,7 @@ _ELECTRA = Family(
         ),
         "question_answering": _TASK_HEADS["question_answering"],
         "classification": _TWO_LAYERS,
-        "multiple_choice": Head(
-            "ForMultipleChoice",
+        "multiple_choice": Layers(
             {"pooler": "sequence_summary.summary", "classifier": "classifier"},
             {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"},
         ),
@@ -307,10 +297,10 @@ _ALBERT = Family(
         "pooler": "pooler",
     },
     heads={
-        None: Head("Model"),
+        None: Layers(),
         # The order of two sentences in place of the next sentence; 0 is the order of the text in both.
-        "pretraining": Head("ForPreTraining", _ALBERT_MASKED_LM | {"next_sentence": "sop_classifier.classifier"}),
-        "masked_lm": Head("ForMaskedLM", _ALBERT_MASKED_LM),
+        "pretraining": Layers(_ALBERT_MASKED_LM | {"next_sentence": "sop_classifier.classifier"}),
+        "masked_lm": Layers(_ALBERT_MASKED_LM),
         **_TASK_HEADS,
     },
     decoder="predictions.decoder",
@@ -334,6 +324,11 @@ FAMILIES = {
         _ALBERT,
     )
 }
+
+
+def reads_pooled(head: str | None) -> bool:
+    """Whether a head, a key of HEADS, or None for none, reads the pooled output."""
+    return head is not None and HEADS[head].pooled
 
 
 def other_family(family: Family, tensors: Collection[str]) -> tuple[Family, str] | None:

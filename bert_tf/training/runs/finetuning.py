@@ -19,7 +19,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.sources import Examples, InMemory, Source
 from bert_tf.inputs.identity import tensors_identity, tokenizer_identity, weights_identity
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.variables import ON_POOLED
+from bert_tf.model.head_table import HEADS
 from bert_tf.progress import log
 from bert_tf.tasks import FineTuningTask, task_of
 from bert_tf.text.base import BaseTokenizer
@@ -214,7 +214,7 @@ def _load(
 ) -> tuple[BertEncoder, BaseTokenizer, Json]:
     """The pre-trained encoder, its tokenizer and the identity of the checkpoint; or those of a new student."""
     task_config: Any = config.task
-    needs_pooler = task_of(task_config).head(to_dict(task_config)) in ON_POOLED
+    needs_pooler = HEADS[task_of(task_config).head(to_dict(task_config))].pooled
     if distillation and not init:
         return distillation.new_student(needs_pooler, dtype)
     if config.distillation and (found := config.distillation.of_new_student):

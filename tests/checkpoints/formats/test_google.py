@@ -638,7 +638,7 @@ import numpy as np
 import bert_tf
 from bert_tf.checkpoints.formats import google
 from bert_tf.checkpoints.stored_model import Checkpoint, Tensor
-from bert_tf.model.variables import variable_shapes
+from bert_tf.model.head_table import variable_shapes
 
 def random(shape):
     return Tensor(shape, "float32", lambda: np.random.default_rng(0).random(shape, np.float32), "")

@@ -16,7 +16,7 @@ from bert_tf.checkpoints.formats import huggingface
 from bert_tf.checkpoints.tensor import tensor_of
 from bert_tf.checkpoints.tensor_files import safetensors
 from bert_tf.errors import BertTfError, ConfigError, DataError
-from bert_tf.model.variables import HEADS
+from bert_tf.model.head_table import HEADS
 from tests import packages
 from tests.checkpoints.small import FAMILIES, HEADS_OF, LABELS, TASKS, assert_same, model_of, small_checkpoint
 from tests.errors import raises
@@ -170,7 +170,7 @@ def test_the_head_of_an_unknown_class_is_recognised_by_its_tensors(tmp_path, hea
     # The names of a classifier's tensors do not tell what it reads: with others beside it, it is not used.
     edit_tensors(tmp_path, **{"cls.species.weight": np.zeros((2, 32), np.float32)})
     again = huggingface.read(str(tmp_path))
-    assert again.head == (None if HEADS[head] else head)
+    assert again.head == (None if HEADS[head].labels else head)
     assert again.unused_tensors["cls.species.weight"].endswith("the head of AntiBERTy, which bert_tf does not have")
 
 
