@@ -4,51 +4,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bert_tf import quiet
+from bert_tf.config.tasks import TaskConfig
 from bert_tf.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from bert_tf.api.distillation import distill
-    from bert_tf.api.task_models import (
-        IntentAndSlots,
-        MaskedLM,
-        MultiLabelClassifier,
-        MultipleChoice,
-        QuestionAnswerer,
-        SentenceEncoder,
-        TextClassifier,
-        TextRegressor,
-        TokenClassifier,
-    )
-    from bert_tf.checkpoints import load
-    from bert_tf.config import BertConfig
-    from bert_tf.inputs.datasets.sources import read
-    from bert_tf.model.encoder import BertEncoder
-    from bert_tf.model.heads import BertPretrainer
-    from bert_tf.text.byte_pair import BytePairTokenizer
-    from bert_tf.text.sentence_piece import SentencePieceTokenizer
-    from bert_tf.text.tokenizer import Tokenizer
+    from bert_tf.api.distillation import distill as distill
+    from bert_tf.api.task_models import *  # noqa: F403
+    from bert_tf.checkpoints import load as load
+    from bert_tf.config import BertConfig as BertConfig
+    from bert_tf.inputs.datasets.sources import read as read
+    from bert_tf.model.encoder import BertEncoder as BertEncoder
+    from bert_tf.model.heads import BertPretrainer as BertPretrainer
+    from bert_tf.text.byte_pair import BytePairTokenizer as BytePairTokenizer
+    from bert_tf.text.sentence_piece import SentencePieceTokenizer as SentencePieceTokenizer
+    from bert_tf.text.tokenizer import Tokenizer as Tokenizer
 
-__all__ = [
-    "BertConfig",
-    "BertEncoder",
-    "BertPretrainer",
-    "BytePairTokenizer",
-    "IntentAndSlots",
-    "MaskedLM",
-    "MultiLabelClassifier",
-    "MultipleChoice",
-    "QuestionAnswerer",
-    "SentenceEncoder",
-    "SentencePieceTokenizer",
-    "TextClassifier",
-    "TextRegressor",
-    "TokenClassifier",
-    "Tokenizer",
-    "distill",
-    "load",
-    "read",
-]
-# The others are in bert_tf.api.task_models.
 _MODULES = {
     "BertConfig": "bert_tf.config",
     "BertEncoder": "bert_tf.model.encoder",
@@ -59,19 +29,21 @@ _MODULES = {
     "distill": "bert_tf.api.distillation",
     "load": "bert_tf.checkpoints",
     "read": "bert_tf.inputs.datasets.sources",
-}
+} | dict.fromkeys(["MaskedLM", "SentenceEncoder", *TaskConfig.of_tasks], "bert_tf.api.task_models")
+if not TYPE_CHECKING:  # which takes what is imported above
+    __all__ = sorted(_MODULES)
 
 quiet.hide_logs()  # before any module imports TensorFlow
 
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: reading the version or a config should not wait for TensorFlow.
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
     if name != "BertConfig":
         quiet.import_tensorflow()
-    return getattr(importlib.import_module(_MODULES.get(name, "bert_tf.api.task_models")), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *_MODULES])

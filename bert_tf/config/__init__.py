@@ -3,41 +3,26 @@
 import dataclasses
 from typing import Annotated, Any, Self, TypedDict
 
-from bert_tf.config.data import ExampleData, PretrainingData, TokenizerConfig, named_corpora
-from bert_tf.config.distillation import TaskDistillation
-from bert_tf.config.embeddings import DenseConfig, EmbeddingConfig
-from bert_tf.config.encoder_distillation import EncoderDistillation
-from bert_tf.config.model import BertConfig, FeatureConfig
-from bert_tf.config.tasks import (
-    ClassificationConfig,
-    IntentAndSlotsConfig,
-    MultiLabelConfig,
-    MultipleChoiceConfig,
-    QuestionAnsweringConfig,
-    RegressionConfig,
-    TaggingConfig,
-    TagsConfig,
-    TaskConfig,
-)
-from bert_tf.config.train import GridConfig, PhaseConfig, TrainConfig
-from bert_tf.config.values import check_fields, from_dict, shown, to_dict
+from bert_tf.config.data import ExampleData as ExampleData
+from bert_tf.config.data import PretrainingData as PretrainingData
+from bert_tf.config.data import TokenizerConfig as TokenizerConfig
+from bert_tf.config.data import named_corpora
+from bert_tf.config.distillation import TaskDistillation as TaskDistillation
+from bert_tf.config.embeddings import DenseConfig as DenseConfig
+from bert_tf.config.embeddings import EmbeddingConfig as EmbeddingConfig
+from bert_tf.config.encoder_distillation import EncoderDistillation as EncoderDistillation
+from bert_tf.config.model import BertConfig as BertConfig
+from bert_tf.config.model import FeatureConfig as FeatureConfig
+from bert_tf.config.tasks import *  # noqa: F403  # the config of each task
+from bert_tf.config.tasks import TaskConfig as TaskConfig
+from bert_tf.config.train import GridConfig as GridConfig
+from bert_tf.config.train import PhaseConfig as PhaseConfig
+from bert_tf.config.train import TrainConfig as TrainConfig
+from bert_tf.config.values import check_fields, shown
+from bert_tf.config.values import from_dict as from_dict
+from bert_tf.config.values import to_dict as to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.types import Json
-
-__all__ = ["BertConfig", "ClassificationConfig", "DenseConfig", "EmbeddingConfig"]
-__all__ += ["EncoderDistillation", "ExampleData", "FeatureConfig"]
-__all__ += ["FinetuneConfig", "GridConfig", "IntentAndSlotsConfig"]
-__all__ += ["MultiLabelConfig", "MultipleChoiceConfig", "PhaseConfig", "PretrainConfig", "PretrainingData"]
-__all__ += [
-    "QuestionAnsweringConfig",
-    "RegressionConfig",
-    "TaggingConfig",
-    "TagsConfig",
-    "TaskDistillation",
-    "TokenizerConfig",
-    "TrainConfig",
-]
-__all__ += ["from_dict", "to_dict"]
 
 
 @dataclasses.dataclass

@@ -1,8 +1,11 @@
-"""Settings of the fine-tuning tasks. Each task is in the module of the same name in `bert_tf.tasks`."""
+"""Settings of the fine-tuning tasks. Each task is in the module of the same name in `bert_tf.tasks`.
+
+The config of a task names the task's class in the Python API: class XConfig(TaskConfig, api="X").
+"""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 from bert_tf.config.model import FeatureConfig
 from bert_tf.config.values import Rule, check_fields, setting
@@ -22,7 +25,13 @@ class TaskConfig:
         max_length: tokens per input, special tokens included.
     """
 
+    of_tasks: ClassVar[dict[str, type["TaskConfig"]]] = {}  # by the class of `bert_tf` with models of the task
     max_length: int = setting(128, **_LENGTH)
+
+    def __init_subclass__(cls, api: str = "") -> None:
+        super().__init_subclass__()
+        if api:
+            TaskConfig.of_tasks[api] = cls
 
     def check(self) -> Self:
         """Returns the config if its values are valid."""
@@ -85,7 +94,7 @@ def check_weights(class_weights: Sequence[float], labels: Sequence[str]) -> None
 
 
 @dataclasses.dataclass
-class ClassificationConfig(LabelsConfig):
+class ClassificationConfig(LabelsConfig, api="TextClassifier"):
     """Settings of classification.
 
     Attributes:
@@ -101,7 +110,7 @@ class ClassificationConfig(LabelsConfig):
 
 
 @dataclasses.dataclass
-class MultiLabelConfig(LabelsConfig):
+class MultiLabelConfig(LabelsConfig, api="MultiLabelClassifier"):
     """Settings of multi-label classification.
 
     Attributes:
@@ -127,7 +136,7 @@ class MultiLabelConfig(LabelsConfig):
 
 
 @dataclasses.dataclass
-class RegressionConfig(TextConfig):
+class RegressionConfig(TextConfig, api="TextRegressor"):
     """Settings of regression.
 
     Attributes:
@@ -150,7 +159,7 @@ class RegressionConfig(TextConfig):
 
 
 @dataclasses.dataclass
-class MultipleChoiceConfig(TaskConfig):
+class MultipleChoiceConfig(TaskConfig, api="MultipleChoice"):
     """Settings of multiple choice.
 
     Attributes:
@@ -192,7 +201,7 @@ class TagsConfig(TaskConfig):
 
 
 @dataclasses.dataclass
-class TaggingConfig(TagsConfig):
+class TaggingConfig(TagsConfig, api="TokenClassifier"):
     """Settings of tagging.
 
     Attributes:
@@ -221,12 +230,12 @@ class TaggingConfig(TagsConfig):
 
 
 @dataclasses.dataclass
-class IntentAndSlotsConfig(TagsConfig):
+class IntentAndSlotsConfig(TagsConfig, api="IntentAndSlots"):
     """Settings of joint intent classification and slot filling."""
 
 
 @dataclasses.dataclass
-class QuestionAnsweringConfig(TaskConfig):
+class QuestionAnsweringConfig(TaskConfig, api="QuestionAnswerer"):
     """Settings of question answering; the defaults are those of google-research/bert's run_squad.py.
 
     Attributes:

@@ -184,6 +184,7 @@ class Classification(LabelTask):
     """Classification of texts."""
 
     name = "classification"
+    problem_type = "single_label_classification"
     Config = ClassificationConfig
 
     def _parts(self, metrics: str) -> tuple[LabelsCodec, Objective, ClassificationBenchmark]:

@@ -156,6 +156,7 @@ class MultiLabel(LabelTask):
     """Multi-label classification of texts."""
 
     name = "multi_label_classification"
+    problem_type = "multi_label_classification"
     Config = MultiLabelConfig
 
     def _parts(self, metrics: str) -> tuple[LabelsCodec, Objective, MultiLabelBenchmark]:

@@ -234,6 +234,7 @@ class Regression(FineTuningTask):
     """Regression on texts."""
 
     name = "regression"
+    problem_type = "regression"
     Config = RegressionConfig
     State = RegressionState
     example = TextExample

@@ -42,9 +42,11 @@ class Task(abc.ABC):
         objective: what a training step needs.
         monitor: name of the metric that selects the best checkpoint.
         mode: "max" if a higher `monitor` is better, else "min".
+        problem_type: what Transformers calls a classifier for the task; "" if it has no name for it.
     """
 
     name: str
+    problem_type: ClassVar[str] = ""
     tokenizer: BaseTokenizer
     codec: Any  # a `tasks.signatures.Served`
     objective: Objective

@@ -17,19 +17,16 @@ from bert_tf.checkpoints.stored_model import (
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.model.head_table import HEADS
+from bert_tf.tasks import TASKS
 from bert_tf.types import Json
 
 _ACTIVATIONS = {"gelu": "erf_gelu", "gelu_new": "tanh_gelu", "gelu_pytorch_tanh": "tanh_gelu", "relu": "relu"}
-# Task name -> problem_type, for the tasks that share a head.
-_PROBLEMS = {
-    "classification": "single_label_classification",
-    "multi_label_classification": "multi_label_classification",
-    "regression": "regression",
-}
+# problem_type -> task, of those that share a head.
+_TASKS = {task.problem_type: name for name, task in TASKS.items() if task.problem_type}
 # With which sentence-transformers' CrossEncoder makes scores of the logits: a key in an object, and before version 4.
 _OF_SCORES = ("sentence_transformers", "activation_fn", "sbert_ce_default_activation_function")
-# Task -> activations that do not change what it says about the labels.
-_USUAL = {"classification": ("linear",), "multi_label_classification": ("linear", "sigmoid")}
+# problem_type -> activations that do not change what it says about the labels.
+_USUAL = {"single_label_classification": ("linear",), "multi_label_classification": ("linear", "sigmoid")}
 # Fields of which `to_settings` keeps what config.json had: a padding token that counts no positions, and one of several
 # names of an activation.
 _KEPT_FIELDS = ("position_offset", "activation")
@@ -204,12 +201,12 @@ def read_task(settings: Json, head: str, labels: list[str] | None, max_length: i
     name = head
     if head == "classification":
         single = labels is not None and len(labels) == 1
-        problem = settings.get("problem_type") or _PROBLEMS["regression" if single else "classification"]
-        name = {theirs: ours for ours, theirs in _PROBLEMS.items()}.get(str(problem), head)
+        problem = settings.get("problem_type") or ("regression" if single else "single_label_classification")
+        name = _TASKS.get(str(problem), head)
     own: Json = {"labels": labels} if labels else {}
     if head == "classification" and (theirs := _activation_of_scores(settings)):
         activation = activation_named(theirs)
-        if name == "regression":
+        if problem == "regression":
             if not activation:
                 known = ", ".join(ACTIVATIONS.values())
                 raise DataError(
@@ -217,7 +214,7 @@ def read_task(settings: Json, head: str, labels: list[str] | None, max_length: i
                     "before the activation"
                 )
             own["activation"] = activation
-        elif activation not in _USUAL.get(name, ()):
+        elif activation not in _USUAL.get(TASKS[name].problem_type, ()):
             warnings.append(f"unread: the activation {theirs} in config.json is not applied to the logits")
     return {"name": name, "settings": own | {"max_length": max_length}}
 
@@ -353,10 +350,12 @@ def to_settings(checkpoint: Checkpoint, family: Family, others: Json, *, named: 
         settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
         settings["label2id"] = {label: number for number, label in enumerate(labels)}
     if head == "classification" and task:
-        activation = task["settings"].get("activation", "linear") if task["name"] == "regression" else ""
+        problem = TASKS[task["name"]].problem_type
+        activation = task["settings"].get("activation", "linear") if problem == "regression" else ""
         # Transformers expects none for a single class, and gives a single number to the sigmoid if it has none.
-        if not (task["name"] == head and labels and len(labels) == 1) and activation != "sigmoid":
-            settings["problem_type"] = _PROBLEMS[task["name"]]
+        is_single = problem == "single_label_classification" and labels and len(labels) == 1
+        if problem and not is_single and activation != "sigmoid":
+            settings["problem_type"] = problem
         # Of a model from elsewhere without a name, CrossEncoder keeps taking the sigmoid.
         if activation and (activation != "linear" or not others):
             settings |= with_activation(others, ACTIVATIONS[activation])
