@@ -6,19 +6,17 @@ import { button, byId, element, failed, hint, pretty, select } from "./dom.js";
 import { examplesOf } from "./examples.js";
 import { sentence, switchLanguage, t, translatePage } from "./i18n.js";
 import { requestView } from "./request.js";
-import { answerOf, bodyOf, compare, inputsOf, isList, kindsOf, taskOf } from "./tasks.js";
+import { answerOf, bodyOf, canAttend, compare, fieldName, hasForm, inputsOf, isList, kindOf, kindsOf } from "./tasks.js";
 import { sequencesOf, specialTokens, tokenView } from "./tokens.js";
 
 const TABS = ["tokens", "heads", "layers", "request"];
-const WITHOUT_ATTENTION = ["vectors", "unknown"]; // tasks whose exports cannot have it
 const state = {
   models: [], // that answer
   loading: [], // names of those that may soon
   model: null,
-  task: "unknown",
   version: "", // "" for the newest
   values: {}, // of the fields by name: texts, or lists of texts
-  outcome: null, // the last answer: {model, task, version, values, outputs, ms, sequences}
+  outcome: null, // the last answer: {model, version, values, outputs, ms, sequences}
   failure: null,
   waiting: null, // an AbortController
   tab: "tokens",
@@ -71,11 +69,9 @@ function wantedName() {
 
 async function choose(model) {
   state.waiting?.abort();
-  const task = taskOf(model);
-  const values = task === "unknown" ? { json: await skeleton(model) } : { ...examplesOf(task, inputsOf(model), specialTokens(model).mask)[0] };
+  const values = hasForm(model) ? { ...examplesOf(model)[0] } : { json: await skeleton(model) };
   Object.assign(state, {
     model,
-    task,
     values: copied(values),
     version: "",
     outcome: null,
@@ -109,10 +105,9 @@ const copied = (values) => JSON.parse(JSON.stringify(values));
 async function ask() {
   state.waiting?.abort();
   const waiting = (state.waiting = new AbortController());
-  const { task } = state;
   const values = copied(state.values);
   await guarded(async () => {
-    const body = requestBody(task, values);
+    const body = requestBody(state.model, values);
     if (Object.values(values).flat().join("").trim() === "") throw new Failure("noText");
     renderAnswer();
     const send = async () => {
@@ -120,7 +115,7 @@ async function ask() {
       const version = state.version || newest(model); // named in the request, so that it is known which one answers
       const began = performance.now();
       const outputs = await predict(model, version, body, waiting.signal);
-      return { model, task, version, values, outputs, ms: Math.round(performance.now() - began) };
+      return { model, version, values, outputs, ms: Math.round(performance.now() - began) };
     };
     const outcome = await send().catch(async (failure) => {
       if (failure.key !== "notServed" || state.version) throw failure;
@@ -132,9 +127,9 @@ async function ask() {
   }, waiting);
 }
 
-function requestBody(task, values) {
+function requestBody(model, values) {
   try {
-    return bodyOf(task, values);
+    return bodyOf(model, values);
   } catch (error) {
     throw new Failure("badJson", { message: error.message });
   }
@@ -156,7 +151,7 @@ async function guarded(action, waiting = null) {
 
 /** Tokens and attention of the last question; they are asked for when they are looked at. */
 function sequences(outcome) {
-  const body = { signature_name: "attention", ...bodyOf(outcome.task, outcome.values) };
+  const body = { signature_name: "attention", ...bodyOf(outcome.model, outcome.values) };
   outcome.sequences ??= predict(outcome.model, outcome.version, body).then((outputs) => {
     if (!outputs.continues) throw new Failure("oldAttention");
     return sequencesOf(outputs, outcome.values, inputsOf(outcome.model), specialTokens(outcome.model).sep);
@@ -166,7 +161,7 @@ function sequences(outcome) {
 
 /** What changes if a token is masked: the signature `tokens` is asked about the ids with and without it. */
 async function mask(outcome, all, number, index) {
-  const { model, task, version, values } = outcome;
+  const { model, version, values } = outcome;
   const maskId = model.card.mask_id;
   const length = Math.max(...all.map(({ tokens }) => tokens.length));
   const padded = (numbers) => [...numbers, ...Array(length - numbers.length).fill(0)];
@@ -182,7 +177,7 @@ async function mask(outcome, all, number, index) {
   const input = (name) => rows.map((one) => (rank === 2 ? one[name][0] : one[name]));
   const inputs = Object.fromEntries(Object.keys(rows[0]).map((name) => [name, input(name)]));
   const outputs = await predict(model, version, { signature_name: "tokens", inputs });
-  return compare(task, outputs, all[number], index, values, model.card.task.settings, maskId);
+  return compare(model, outputs, all[number], index, values);
 }
 
 // Showing
@@ -199,7 +194,7 @@ function render() {
 }
 
 function renderHeader() {
-  const { model, task } = state;
+  const { model } = state;
   fill(
     "model",
     state.models.map(({ name }) => [name, name]),
@@ -214,7 +209,7 @@ function renderHeader() {
   const names = kindsOf(model.card?.task?.settings?.labels ?? []);
   const shown = names.slice(0, 8).join(", ");
   const labelled = names.length > 8 ? t("andMore", { labels: shown, count: names.length - 8 }) : shown;
-  const about = [t(`task_${task}`, specialTokens(model)), names.length > 1 && t("labels", { labels: labelled })];
+  const about = [kindOf(model), names.length > 1 && t("labels", { labels: labelled })];
   byId("about").textContent = about.filter(Boolean).join(" · ");
 }
 
@@ -234,13 +229,13 @@ function renderFailure() {
 }
 
 function renderFields() {
-  const { model, task, values } = state;
-  const names = task === "unknown" ? ["json"] : inputsOf(model);
+  const { model, values } = state;
+  const names = hasForm(model) ? inputsOf(model) : ["json"];
   const area = (name, index) => {
     const list = index === null ? values : values[name];
     const key = index ?? name;
-    const label = t(`field_${name}`) + (index === null ? "" : ` ${index + 1}`);
-    const rows = { context: 7, json: 12, text: isList(task, name) || names.length > 1 ? 2 : 4 }[name] ?? 2;
+    const label = fieldName(name) + (index === null ? "" : ` ${index + 1}`);
+    const rows = { context: 7, json: 12, text: isList(model, name) || names.length > 1 ? 2 : 4 }[name] ?? 2;
     const box = element("textarea", {
       rows,
       id: `field-${name}-${index ?? 0}`,
@@ -263,20 +258,18 @@ function renderFields() {
     return button(text, onclick, { className: "quiet", "aria-label": label });
   };
   const field = (name) => {
-    if (!isList(task, name)) return area(name, null);
+    if (!isList(model, name)) return area(name, null);
     return [
       values[name].map((_, index) => area(name, index)),
       quietButton(t("add"), () => values[name].push(""), t("add")),
     ];
   };
   byId("fields").replaceChildren(...names.map(field).flat(2));
-  const examples = task === "unknown" ? [] : examplesOf(task, names, specialTokens(model).mask);
+  const examples = hasForm(model) ? examplesOf(model) : [];
   byId("examples").setAttribute("aria-label", t("examples"));
   byId("examples").replaceChildren(
     ...examples.map((example) => {
-      const text = String(
-        example.question && task !== "multiple_choice" ? example.question : Object.values(example).flat()[0],
-      );
+      const text = String(example.question && !example.choices ? example.question : Object.values(example).flat()[0]);
       const onclick = () => change(example);
       return button(text, onclick, { className: "chip", title: text });
     }),
@@ -299,11 +292,9 @@ function renderAnswer() {
   if (waiting || !outcome || failure) {
     box.replaceChildren(hint(t(waiting ? "waiting" : "empty")));
   } else {
-    const { task, outputs, values, model, version, ms } = outcome;
+    const { outputs, values, model, version, ms } = outcome;
     try {
-      const settings = model.card?.task?.settings ?? {};
-      const nodes = answerOf(task, outputs, values, settings, specialTokens(model).mask, change);
-      box.replaceChildren(element("div", {}, nodes));
+      box.replaceChildren(element("div", {}, answerOf(model, outputs, values, change)));
     } catch (error) {
       box.replaceChildren(failed(error));
     }
@@ -313,10 +304,10 @@ function renderAnswer() {
   renderDetails();
 }
 
-const tabsOf = (task) => (WITHOUT_ATTENTION.includes(task) ? ["request"] : TABS);
+const tabsOf = (model) => (canAttend(model) ? TABS : ["request"]);
 
 function renderDetails() {
-  const names = tabsOf(state.task);
+  const names = tabsOf(state.model);
   if (!names.includes(state.tab)) state.tab = names[0];
   const tabs = names.map((name) =>
     button(t(`tab_${name}`), () => openTab(name), {
@@ -348,7 +339,7 @@ async function renderPanel() {
     if (!outcome.model.signatures.includes("attention")) return say("noAttention");
   }
   try {
-    if (tab === "request") return show(requestView(state.model, state.version, requestBody(state.task, state.values)));
+    if (tab === "request") return show(requestView(state.model, state.version, requestBody(state.model, state.values)));
     if (!outcome.sequences) say("waiting");
     const all = (await sequences(outcome)).filter(({ tokens }) => tokens.length);
     if (state.outcome !== outcome || state.tab !== tab) return;
@@ -404,7 +395,7 @@ byId("access").onsubmit = (event) => {
 };
 byId("tabs").onkeydown = ({ key }) => {
   const step = { ArrowLeft: -1, ArrowRight: 1 }[key];
-  const names = tabsOf(state.task);
+  const names = tabsOf(state.model);
   if (step) openTab(names[(names.indexOf(state.tab) + step + names.length) % names.length]);
 };
 matchMedia("(prefers-color-scheme: dark)").onchange = () => state.tab === "layers" && renderPanel();

@@ -1,6 +1,8 @@
 /** Examples for each kind of model, in English and Korean: values of the fields, by name. */
 
 import { currentLanguage } from "./i18n.js";
+import { hasOutput, inputsOf, isList } from "./tasks.js";
+import { specialTokens } from "./tokens.js";
 
 const SENTENCES = [
   { text: "The food was not good at all." },
@@ -19,18 +21,21 @@ const MASKS = [
   { text: "대한민국의 수도는 [MASK]이다." },
 ];
 
+// By an input or an output of the model, the first that it has.
 const EXAMPLES = {
-  tagging: [
-    { text: "Ada Lovelace was born in London in 1815, and Charles Babbage knew her well." },
-    { text: "Angela Merkel flew from Berlin to New York on Monday to meet people at Microsoft." },
-    { text: "이순신은 1545년 서울에서 태어났고, 한국은행은 백 원 동전에 그의 얼굴을 새겼다." },
+  choices: [
+    {
+      context: "The man broke his toe.",
+      question: "What was the cause of this?",
+      choices: ["He got a hole in his sock.", "He dropped a hammer on his foot."],
+    },
+    {
+      context: "밖에 비가 많이 온다.",
+      question: "무엇을 가지고 나가야 할까?",
+      choices: ["우산", "선글라스", "부채"],
+    },
   ],
-  intent_and_slots: [
-    { text: "play some jazz from the nineties on the kitchen speaker" },
-    { text: "book a table for four at an italian restaurant in boston tomorrow" },
-    { text: "내일 오후 서울 날씨 알려 줘" },
-  ],
-  question_answering: [
+  context: [
     {
       question: "When did Ada Lovelace publish her notes?",
       context:
@@ -43,32 +48,39 @@ const EXAMPLES = {
         "한글은 조선의 네 번째 임금인 세종대왕이 1443년에 만들어 1446년에 반포한 문자이다. 처음 이름은 훈민정음이었다.",
     },
   ],
-  multiple_choice: [
-    {
-      context: "The man broke his toe.",
-      question: "What was the cause of this?",
-      choices: ["He got a hole in his sock.", "He dropped a hammer on his foot."],
-    },
-    {
-      context: "밖에 비가 많이 온다.",
-      question: "무엇을 가지고 나가야 할까?",
-      choices: ["우산", "선글라스", "부채"],
-    },
-  ],
-  masked_lm: MASKS,
-  pretraining: MASKS,
-  vectors: [
+  mask_count: MASKS,
+  vector: [
     { text: ["A man is playing a guitar.", "Someone is making music.", "The stock market fell on Friday."] },
     { text: ["오늘은 날씨가 맑다.", "하늘에 구름 한 점 없다.", "은행은 네 시에 문을 닫는다."] },
   ],
+  intent: [
+    { text: "play some jazz from the nineties on the kitchen speaker" },
+    { text: "book a table for four at an italian restaurant in boston tomorrow" },
+    { text: "내일 오후 서울 날씨 알려 줘" },
+  ],
+  tag: [
+    { text: "Ada Lovelace was born in London in 1815, and Charles Babbage knew her well." },
+    { text: "Angela Merkel flew from Berlin to New York on Monday to meet people at Microsoft." },
+    { text: "이순신은 1545년 서울에서 태어났고, 한국은행은 백 원 동전에 그의 얼굴을 새겼다." },
+  ],
+  second_text: PAIRS,
 };
 
 const isKorean = (example) => /\p{Script=Hangul}/u.test(JSON.stringify(example));
 
-/** Examples of a model that takes these inputs and has this mask token; those in the reader's language come first. */
-export function examplesOf(task, inputs, mask) {
-  const found = EXAMPLES[task] ?? (inputs.includes("second_text") ? PAIRS : SENTENCES);
-  const all = found === MASKS ? found.map(({ text }) => ({ text: text.replaceAll(MASK, mask) })) : found;
+/** Examples of a model; those in the reader's language come first. */
+export function examplesOf(model) {
+  const names = inputsOf(model);
+  const found = Object.keys(EXAMPLES).find((name) => names.includes(name) || hasOutput(model, name));
+  const all = found ? EXAMPLES[found] : SENTENCES.map((_, number) => sentences(model, names, number));
+  const mask = ({ text }) => ({ text: text.replaceAll(MASK, specialTokens(model).mask) });
+  const made = all === MASKS ? all.map(mask) : all;
   const mine = (example) => isKorean(example) === (currentLanguage() === "ko");
-  return [...all.filter(mine), ...all.filter((example) => !mine(example))];
+  return [...made.filter(mine), ...made.filter((example) => !mine(example))];
+}
+
+/** An example of any texts, from the sentence of this number. */
+function sentences(model, names, number) {
+  const text = (at) => SENTENCES[(number + at) % SENTENCES.length].text;
+  return Object.fromEntries(names.map((name, at) => [name, isList(model, name) ? [text(at), text(at + 1)] : text(at)]));
 }

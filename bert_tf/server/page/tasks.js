@@ -1,34 +1,59 @@
-/** What each kind of model takes, and how its answers are shown. */
+/** What each kind of model takes, and how its answers are shown: by the inputs and outputs that its card names. */
 
 import { bars, breakable, characters, element, hint, percent, pretty, table } from "./dom.js";
 import { t } from "./i18n.js";
-import { shown } from "./tokens.js";
+import { shown, specialTokens } from "./tokens.js";
 
 // In the order of the token numbers in the signature `attention` (texts), which is also the order of the fields.
 const INPUTS = ["question", "context", "text", "second_text", "choices"];
 const CHOICE_INPUTS = ["context", "choices", "question"];
 const MOST_ROWS = 500; // of a table; a text of 10,000 characters has 2,000 words
 
-/** Names of a model's texts, in the order in which its task reads them; [] if the model has no card. */
+const signatureOf = (model) => model.card?.signatures?.serving_default ?? {};
+const settingsOf = (model) => model.card?.task?.settings ?? {};
+
+/** Names of a model's texts, in the order in which its task reads them; [] if it has no card, or reads no texts. */
 export function inputsOf(model) {
-  const given = Object.keys(model.card?.signatures?.serving_default?.inputs ?? {});
-  return (given.includes("choices") ? CHOICE_INPUTS : INPUTS).filter((name) => given.includes(name));
+  const inputs = signatureOf(model).inputs ?? {};
+  const given = Object.keys(inputs);
+  if (given.some((name) => inputs[name].dtype !== "string")) return [];
+  const known = given.includes("choices") ? CHOICE_INPUTS : INPUTS;
+  return [...known.filter((name) => given.includes(name)), ...given.filter((name) => !known.includes(name))];
 }
 
-/** The kind of model: the task's name in the card, or "unknown", which gets a form for JSON. */
-export function taskOf(model) {
-  const name = model.card?.task?.name;
-  return name in ANSWERS && inputsOf(model).length ? name : "unknown";
+/** Whether a model answers with an output of this name. */
+export const hasOutput = (model, name) => name in (signatureOf(model).outputs ?? {});
+
+/** Whether there is a form for the model's texts; otherwise one for JSON. */
+export const hasForm = (model) => inputsOf(model).length > 0;
+
+/** Whether a model can be exported with its attention. */
+export const canAttend = (model) => hasForm(model) && !hasOutput(model, "vector");
+
+/** The kind of model in a few words. */
+export function kindOf(model) {
+  const name = hasForm(model) ? model.card.task.name : "unknown";
+  const key = `task_${name}`;
+  const text = t(key, specialTokens(model));
+  return text === key ? name.replaceAll("_", " ") : text;
+}
+
+/** The name of an input as a person reads it. */
+export function fieldName(name) {
+  const key = `field_${name}`;
+  const text = t(key);
+  return text === key ? name.replaceAll("_", " ") : text;
 }
 
 /** Whether the user can give several values for an input. */
-export const isList = (task, name) => name === "choices" || task === "vectors";
+export const isList = (model, name) =>
+  hasOutput(model, "vector") || signatureOf(model).inputs?.[name].shape.length > 1;
 
 /** The body of a request from the values of the fields. */
-export function bodyOf(task, values) {
-  if (task === "unknown") return JSON.parse(values.json);
-  const inputs = Object.entries(values).map(([name, value]) => [name, task === "vectors" ? value : [value]]);
-  return { inputs: Object.fromEntries(inputs) };
+export function bodyOf(model, values) {
+  if (!hasForm(model)) return JSON.parse(values.json);
+  const rows = (value) => (hasOutput(model, "vector") ? value : [value]);
+  return { inputs: Object.fromEntries(Object.entries(values).map(([name, value]) => [name, rows(value)])) };
 }
 
 /**
@@ -36,171 +61,187 @@ export function bodyOf(task, values) {
  *
  * outputs: of `serving_default`, by name.
  * values: of the fields.
- * settings: of the task, from the model card.
- * mask: the name of the mask token.
  * change: (values, asks) => void, fills the fields with others and asks again if `asks`.
  */
-export function answerOf(task, outputs, values, settings, mask, change) {
-  return ANSWERS[task](outputs, values, settings, mask, change);
+export function answerOf(model, outputs, values, change) {
+  const drawn = VIEWS.filter(({ needs }) => needs.every((name) => name in outputs));
+  if (!hasForm(model) || !drawn.length) return [element("pre", { tabIndex: 0 }, pretty(outputs).slice(0, 100_000))];
+  const mask = specialTokens(model).mask;
+  return drawn.map(({ answer }) => answer(outputs, values, settingsOf(model), mask, change)).flat();
 }
 
-const ANSWERS = {
-  classification({ label, labels, probabilities }) {
-    const rows = ranked(labels[0], probabilities[0]).map(([name, share], index) => [name, share, index ? "" : "best"]);
-    return [verdict(label[0]), bars(rows, { more: t("allLabels", { count: rows.length }) })];
+// Parts of answers: each is shown if the outputs that it needs are there.
+const VIEWS = [
+  {
+    needs: ["label", "labels"],
+    answer({ label, labels, probabilities }) {
+      const rows = ranked(labels[0], probabilities[0]).map(([name, share], index) => [name, share, index ? "" : "best"]);
+      return [verdict(label[0]), bars(rows, { more: t("allLabels", { count: rows.length }) })];
+    },
   },
-
-  multi_label_classification({ given, labels, probabilities }, values, settings) {
-    const chosen = new Set(labels[0].filter((_, index) => given[0][index]));
-    const rows = ranked(labels[0], probabilities[0]).map(([name, share]) => [
-      chosen.has(name) ? `✓ ${name}` : name,
-      share,
-      chosen.has(name) ? "best" : "",
-    ]);
-    return [
-      verdict([...chosen].join(", ") || t("noLabel")),
-      bars(rows, { more: t("allLabels", { count: rows.length }) }),
-      hint(t("threshold", { threshold: settings.threshold })),
-    ];
-  },
-
-  regression({ value }, values, { scale }) {
-    const text = value[0].toFixed(3);
-    if (!scale) return [verdict(text)];
-    const share = (value[0] - scale[0]) / (scale[1] - scale[0]);
-    return [
-      verdict(text, t("scale", { low: scale[0], high: scale[1] })),
-      bars([[t(values.second_text === undefined ? "value" : "similarity"), share, "best"]], { show: () => text }),
-    ];
-  },
-
-  tagging(outputs, { text }, { labels }) {
-    const items = (count, ...names) =>
-      Array.from({ length: outputs[count][0] }, (_, index) => names.map((name) => outputs[name][0][index]));
-    const words = items("word_count", "word_start", "word_end", "tag", "word_score", "word");
-    const entities = "entity" in outputs ? items("entity_count", "start", "end", "label", "score", "entity") : null;
-    const kinds = kindsOf(labels);
-    const spans = (entities ?? words).map(([start, end, label, score]) => ({
-      start,
-      end,
-      node: (part) =>
-        element(
-          "mark",
-          { className: "entity", title: percent(score), "--hue": hue(kinds.indexOf(label)) },
-          part,
-          element("small", {}, label),
-        ),
-    }));
-    const row = ([start, end, label, score, word]) => [word, label, percent(score), `${start}–${end}`];
-    const listed = (rows) => [
-      table([t("text"), t("label"), t("probability"), t("characters")], rows.slice(0, MOST_ROWS).map(row)),
-      rows.length > MOST_ROWS && hint(t("cutRows", { shown: MOST_ROWS, all: rows.length })),
-    ];
-    return [
-      element("p", { className: "text" }, marked(text, spans)),
-      entities?.length === 0 && element("p", {}, t("noEntity")),
-      entities?.length > 0 && listed(entities),
-      element("details", {}, element("summary", {}, t("eachWord", { count: words.length })), listed(words)),
-    ];
-  },
-
-  intent_and_slots(outputs, values, settings) {
-    const rows = ranked(outputs.intents[0], outputs.intent_probabilities[0]);
-    return [
-      verdict(outputs.intent[0]),
-      bars(
-        rows.map(([name, share], index) => [name, share, index ? "" : "best"]),
-        { more: t("allLabels", { count: rows.length }) },
-      ),
-      ...ANSWERS.tagging(outputs, values, settings),
-    ];
-  },
-
-  question_answering(outputs, { context }, { null_threshold }) {
-    const count = outputs.nbest_count[0];
-    const best = Array.from({ length: count }, (_, index) => ({
-      text: outputs.nbest_answers[0][index],
-      start: outputs.nbest_starts[0][index],
-      end: outputs.nbest_ends[0][index],
-      share: outputs.nbest_probabilities[0][index],
-    })).filter(({ text }) => text);
-    const found = outputs.answer[0];
-    const box = element("p", { className: "text context", tabIndex: 0 });
-    const mark = (chosen) => {
-      box.replaceChildren(...overlapping(context, best, chosen));
-      const first = box.querySelector(".answer");
-      if (first) box.scrollTop = first.offsetTop - box.clientHeight / 3;
-    };
-    requestAnimationFrame(() => mark(found ? 0 : -1)); // once it has a height
-    const odds = outputs.null_odds?.[0];
-    return [
-      verdict(found || t("noAnswer"), found && percent(outputs.probability[0])),
-      odds !== undefined && hint(t("nullOdds", { odds: odds.toPrecision(3), threshold: null_threshold })),
-      box,
-      best.length > 0 && element("h3", {}, t("runnersUp")),
-      bars(
-        best.map(({ text, share }, index) => [text, share, found && !index ? "best" : ""]),
-        {
-          pick: mark,
-          more: t("allAnswers", { count: best.length }),
-        },
-      ),
-    ];
-  },
-
-  multiple_choice({ choice, probabilities }, { choices }) {
-    const order = choices.map((text, index) => [text, probabilities[0][index] ?? 0, index === choice[0] ? "best" : ""]);
-    return [
-      verdict(choices[choice[0]]),
-      bars(
-        order.sort((one, other) => other[1] - one[1]),
-        { more: t("allChoices") },
-      ),
-    ];
-  },
-
-  masked_lm(outputs, { text }, settings, mask, change) {
-    const count = outputs.mask_count[0];
-    if (!count) return [element("p", {}, t("noMask", { mask }))];
-    const groups = Array.from({ length: count }, (_, number) => {
-      const tokens = fillingsOf(outputs, 0, number);
-      const rows = tokens.map((token, index) => [shown(token), token.probability, index ? "" : "best"]);
-      // Without another mask there is nothing to ask, and the other words can still be tried.
-      const pick = (index) => change({ text: filled(text, mask, number, tokens[index]) }, count > 1);
-      return [count > 1 && element("h3", {}, `${mask} ${number + 1}`), bars(rows, { pick })];
-    });
-    return [hint(t("clickFilling")), groups];
-  },
-
-  pretraining: (...all) => ANSWERS.masked_lm(...all),
-
-  vectors(outputs, { text }) {
-    const { vector } = outputs;
-    const count = outputs.word_count ?? outputs.token_count;
-    if (!count) {
-      const names = text.map((_, index) => String(index + 1));
-      const starts = text.map((one, index) => `${index + 1}  ${characters(one).slice(0, 30).join("")}`);
-      const pair = text.length === 2 && [verdict(cosine(vector[0], vector[1]).toFixed(3), t("cosine"))];
+  {
+    needs: ["given"],
+    answer({ given, labels, probabilities }, values, settings) {
+      const chosen = new Set(labels[0].filter((_, index) => given[0][index]));
+      const rows = ranked(labels[0], probabilities[0]).map(([name, share]) => [
+        chosen.has(name) ? `✓ ${name}` : name,
+        share,
+        chosen.has(name) ? "best" : "",
+      ]);
       return [
-        pair,
-        text.length > 2 && [heatmap(vector, vector, starts, names), hint(t("cosine"))],
-        text.length < 2 && element("p", {}, t("twoTexts")),
-        hint(t("size", { size: vector[0].length })),
+        verdict([...chosen].join(", ") || t("noLabel")),
+        bars(rows, { more: t("allLabels", { count: rows.length }) }),
+        hint(t("threshold", { threshold: settings.threshold })),
       ];
-    }
-    const units = (row) => [vector[row].slice(0, count[row]), outputs.text[row].slice(0, count[row])];
-    const [first, firstNames] = units(0);
-    const [second, secondNames] = units(text.length > 1 ? 1 : 0);
-    const limit = 40;
-    return [
-      heatmap(first.slice(0, limit), second.slice(0, limit), firstNames, secondNames),
-      hint(t("cosine"), " ", t("size", { size: first[0]?.length ?? 0 })),
-      Math.max(first.length, second.length) > limit && hint(t("cutUnits", { limit })),
-    ];
+    },
   },
-
-  unknown: (outputs) => [element("pre", { tabIndex: 0 }, pretty(outputs).slice(0, 100_000))],
-};
+  {
+    needs: ["value"],
+    answer({ value }, values, { scale }) {
+      const text = value[0].toFixed(3);
+      if (!scale) return [verdict(text)];
+      const share = (value[0] - scale[0]) / (scale[1] - scale[0]);
+      return [
+        verdict(text, t("scale", { low: scale[0], high: scale[1] })),
+        bars([[t(values.second_text === undefined ? "value" : "similarity"), share, "best"]], { show: () => text }),
+      ];
+    },
+  },
+  {
+    needs: ["intent"],
+    answer(outputs, values, settings) {
+      const rows = ranked(outputs.intents[0], outputs.intent_probabilities[0]);
+      return [
+        verdict(outputs.intent[0]),
+        bars(
+          rows.map(([name, share], index) => [name, share, index ? "" : "best"]),
+          { more: t("allLabels", { count: rows.length }) },
+        ),
+      ];
+    },
+  },
+  {
+    needs: ["tag", "word_count"],
+    answer(outputs, { text }, { labels }) {
+      const items = (count, ...names) =>
+        Array.from({ length: outputs[count][0] }, (_, index) => names.map((name) => outputs[name][0][index]));
+      const words = items("word_count", "word_start", "word_end", "tag", "word_score", "word");
+      const entities = "entity" in outputs ? items("entity_count", "start", "end", "label", "score", "entity") : null;
+      const kinds = kindsOf(labels);
+      const spans = (entities ?? words).map(([start, end, label, score]) => ({
+        start,
+        end,
+        node: (part) =>
+          element(
+            "mark",
+            { className: "entity", title: percent(score), "--hue": hue(kinds.indexOf(label)) },
+            part,
+            element("small", {}, label),
+          ),
+      }));
+      const row = ([start, end, label, score, word]) => [word, label, percent(score), `${start}–${end}`];
+      const listed = (rows) => [
+        table([t("text"), t("label"), t("probability"), t("characters")], rows.slice(0, MOST_ROWS).map(row)),
+        rows.length > MOST_ROWS && hint(t("cutRows", { shown: MOST_ROWS, all: rows.length })),
+      ];
+      return [
+        element("p", { className: "text" }, marked(text, spans)),
+        entities?.length === 0 && element("p", {}, t("noEntity")),
+        entities?.length > 0 && listed(entities),
+        element("details", {}, element("summary", {}, t("eachWord", { count: words.length })), listed(words)),
+      ];
+    },
+  },
+  {
+    needs: ["nbest_answers"],
+    answer(outputs, { context }, { null_threshold }) {
+      const count = outputs.nbest_count[0];
+      const best = Array.from({ length: count }, (_, index) => ({
+        text: outputs.nbest_answers[0][index],
+        start: outputs.nbest_starts[0][index],
+        end: outputs.nbest_ends[0][index],
+        share: outputs.nbest_probabilities[0][index],
+      })).filter(({ text }) => text);
+      const found = outputs.answer[0];
+      const box = element("p", { className: "text context", tabIndex: 0 });
+      const mark = (chosen) => {
+        box.replaceChildren(...overlapping(context, best, chosen));
+        const first = box.querySelector(".answer");
+        if (first) box.scrollTop = first.offsetTop - box.clientHeight / 3;
+      };
+      requestAnimationFrame(() => mark(found ? 0 : -1)); // once it has a height
+      const odds = outputs.null_odds?.[0];
+      return [
+        verdict(found || t("noAnswer"), found && percent(outputs.probability[0])),
+        odds !== undefined && hint(t("nullOdds", { odds: odds.toPrecision(3), threshold: null_threshold })),
+        box,
+        best.length > 0 && element("h3", {}, t("runnersUp")),
+        bars(
+          best.map(({ text, share }, index) => [text, share, found && !index ? "best" : ""]),
+          {
+            pick: mark,
+            more: t("allAnswers", { count: best.length }),
+          },
+        ),
+      ];
+    },
+  },
+  {
+    needs: ["choice"],
+    answer({ choice, probabilities }, { choices }) {
+      const order = choices.map((text, index) => [text, probabilities[0][index] ?? 0, index === choice[0] ? "best" : ""]);
+      return [
+        verdict(choices[choice[0]]),
+        bars(
+          order.sort((one, other) => other[1] - one[1]),
+          { more: t("allChoices") },
+        ),
+      ];
+    },
+  },
+  {
+    needs: ["mask_count"],
+    answer(outputs, { text }, settings, mask, change) {
+      const count = outputs.mask_count[0];
+      if (!count) return [element("p", {}, t("noMask", { mask }))];
+      const groups = Array.from({ length: count }, (_, number) => {
+        const tokens = fillingsOf(outputs, 0, number);
+        const rows = tokens.map((token, index) => [shown(token), token.probability, index ? "" : "best"]);
+        // Without another mask there is nothing to ask, and the other words can still be tried.
+        const pick = (index) => change({ text: filled(text, mask, number, tokens[index]) }, count > 1);
+        return [count > 1 && element("h3", {}, `${mask} ${number + 1}`), bars(rows, { pick })];
+      });
+      return [hint(t("clickFilling")), groups];
+    },
+  },
+  {
+    needs: ["vector"],
+    answer(outputs, { text }) {
+      const { vector } = outputs;
+      const count = outputs.word_count ?? outputs.token_count;
+      if (!count) {
+        const names = text.map((_, index) => String(index + 1));
+        const starts = text.map((one, index) => `${index + 1}  ${characters(one).slice(0, 30).join("")}`);
+        const pair = text.length === 2 && [verdict(cosine(vector[0], vector[1]).toFixed(3), t("cosine"))];
+        return [
+          pair,
+          text.length > 2 && [heatmap(vector, vector, starts, names), hint(t("cosine"))],
+          text.length < 2 && element("p", {}, t("twoTexts")),
+          hint(t("size", { size: vector[0].length })),
+        ];
+      }
+      const units = (row) => [vector[row].slice(0, count[row]), outputs.text[row].slice(0, count[row])];
+      const [first, firstNames] = units(0);
+      const [second, secondNames] = units(text.length > 1 ? 1 : 0);
+      const limit = 40;
+      return [
+        heatmap(first.slice(0, limit), second.slice(0, limit), firstNames, secondNames),
+        hint(t("cosine"), " ", t("size", { size: first[0]?.length ?? 0 })),
+        Math.max(first.length, second.length) > limit && hint(t("cutUnits", { limit })),
+      ];
+    },
+  },
+];
 
 /** Labels without the prefixes of entities (B-, I-) and without O. */
 export const kindsOf = (labels) => {
@@ -309,40 +350,34 @@ function heatmap(rows, columns, rowNames, columnNames) {
  * outputs: of the signature `tokens`, with the rows before and after.
  * sequence: as `sequencesOf` returns (tokens.js); index: the number of the token that is hidden in the second row.
  */
-export function compare(task, outputs, sequence, index, values, settings, maskId) {
+export function compare(model, outputs, sequence, index, values) {
   const both = (name, value) => [name, value(0), value(1)];
-  switch (task) {
-    case "classification":
-    case "multi_label_classification":
-      return outputs.labels[0]
-        .map((name, number) => both(name, (row) => outputs.probabilities[row][number]))
-        .sort((one, other) => other[1] - one[1])
-        .slice(0, 10);
-    case "regression":
-      return [both(t("value"), (row) => outputs.value[row].toFixed(3))];
-    case "multiple_choice":
-      return values.choices.map((text, number) => both(text, (row) => outputs.probabilities[row][number] ?? 0));
-    case "intent_and_slots":
-      return outputs.intents[0]
-        .map((name, number) => both(name, (row) => outputs.intent_probabilities[row][number]))
-        .sort((one, other) => other[1] - one[1])
-        .slice(0, 10);
-    case "tagging":
-      return sequence.tokens
-        .map((token, number) => ({ token, number, change: taggingChange(outputs, number) }))
-        .filter(({ token, number, change }) => !token.special && number !== index && change > 0.005)
-        .sort((one, other) => other.change - one.change)
-        .slice(0, 10)
-        .map(({ token, number }) =>
-          both(shown(token), (row) => `${outputs.tag[row][number]} ${percent(outputs.score[row][number])}`),
-        );
-    case "question_answering":
-      return [both(t("answer"), (row) => bestSpan(outputs, row, sequence, values.context, settings))];
-    default: {
-      const number = sequence.tokens.slice(0, index).filter(({ id }) => id === maskId).length;
-      return fillingsOf(outputs, 1, number).map((token) => [shown(token), null, token.probability]);
-    }
+  const shares = (names, probabilities) =>
+    names
+      .map((name, number) => both(name, (row) => probabilities[row][number]))
+      .sort((one, other) => other[1] - one[1])
+      .slice(0, 10);
+  if (outputs.intents) return shares(outputs.intents[0], outputs.intent_probabilities);
+  if (outputs.labels) return shares(outputs.labels[0], outputs.probabilities);
+  if (outputs.value) return [both(t("value"), (row) => outputs.value[row].toFixed(3))];
+  if (outputs.choice)
+    return values.choices.map((text, number) => both(text, (row) => outputs.probabilities[row][number] ?? 0));
+  if (outputs.start_logits)
+    return [both(t("answer"), (row) => bestSpan(outputs, row, sequence, values.context, settingsOf(model)))];
+  if (outputs.tag)
+    return sequence.tokens
+      .map((token, number) => ({ token, number, change: taggingChange(outputs, number) }))
+      .filter(({ token, number, change }) => !token.special && number !== index && change > 0.005)
+      .sort((one, other) => other.change - one.change)
+      .slice(0, 10)
+      .map(({ token, number }) =>
+        both(shown(token), (row) => `${outputs.tag[row][number]} ${percent(outputs.score[row][number])}`),
+      );
+  if (outputs.tokens) {
+    const number = sequence.tokens.slice(0, index).filter(({ id }) => id === model.card.mask_id).length;
+    return fillingsOf(outputs, 1, number).map((token) => [shown(token), null, token.probability]);
   }
+  return Object.entries(outputs).map(([name, rows]) => both(name, (row) => pretty(rows[row]).slice(0, 100)));
 }
 
 function taggingChange({ tag, score }, number) {
