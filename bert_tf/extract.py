@@ -104,7 +104,7 @@ def main(_: list[str]) -> None:
         return
     if export_dir:
         note_slow(_OPTIMIZE.value)
-        exported = export(embedder, embedder.model, export_dir, check=_CHECK.value, optimize=_OPTIMIZE.value)
+        exported = export(embedder.task, embedder.model, export_dir, check=_CHECK.value, optimize=_OPTIMIZE.value)
         print(summary(exported))
         return
     infer_in(_DTYPE.value, embedder.model)

@@ -470,4 +470,4 @@ class SentenceEncoder:
             embedder = embedder.with_prompt(prompt_name)
         if format != "saved_model":
             return export_embedder(embedder, text_path(path), format, check=check, optimize=optimize)
-        return export(embedder, embedder.model, os.fspath(path), check=check, optimize=optimize)
+        return export(embedder.task, embedder.model, os.fspath(path), check=check, optimize=optimize)

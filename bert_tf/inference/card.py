@@ -24,7 +24,6 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import MOST_GRAPH, bundled, checksum, read_bytes, read_json, write_json, write_text
 from bert_tf.inference.ask import GRAPH, needed
 from bert_tf.inference.check import rest_body
-from bert_tf.inference.embedder import Embedder
 from bert_tf.inference.samples import WARM_UP, Request
 from bert_tf.tasks import TASKS
 from bert_tf.tasks.signatures import ATTENTION, CLASSIFY, DEFAULT, REGRESS
@@ -89,7 +88,7 @@ def _logged(log: "prediction_log_pb2.PredictionLog", name: str, request: Request
 def write_card(
     path: str,
     name: str,
-    task: Task | Embedder,
+    task: Task,
     signatures: Mapping[str, ConcreteFunction],
     requests: Sequence[Request],
     answers: Sequence[Json | None],

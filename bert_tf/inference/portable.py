@@ -103,7 +103,7 @@ def check_portable(directory: str, format: str, optimize: str) -> None:
 
 
 def export_portable(
-    task: Task | Embedder,
+    task: Task,
     model: keras.Model,
     checkpoint: Checkpoint,
     directory: str,
@@ -168,7 +168,7 @@ def export_embedder(
 ) -> ExportedFile:
     """Exports a model that computes vectors; arguments as for `export_portable`."""
     return export_portable(
-        embedder, embedder.model, embedder.checkpoint(), directory, format, check=check, optimize=optimize
+        embedder.task, embedder.model, embedder.checkpoint(), directory, format, check=check, optimize=optimize
     )
 
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.tasks.masked_lm import FillMask
 from bert_tf.tasks.signatures import CLASSIFY, REGRESS, TOKENS, WORDS, Served
 from bert_tf.types import Array, ConcreteFunction
 
@@ -59,7 +58,7 @@ class Request(NamedTuple):
 
 def sample_requests(codec: Served, names: Iterable[str]) -> list[Request]:
     """Creates requests of each kind to each signature in `names`."""
-    mask = f" {codec.tokenizer.special_names.mask}".encode() if isinstance(codec, FillMask) else b""
+    mask = f" {codec.tokenizer.special_names.mask}".encode() if codec.reads_masks else b""
     requests = []
     for kind, texts in _TEXTS.items():
         in_bytes = [text if isinstance(text, bytes) else text.encode() for text in texts]

@@ -17,7 +17,6 @@ from bert_tf.files import check_output, replacing_directory, require_space
 from bert_tf.inference.card import CARD, EXTRA, write_card, write_operations
 from bert_tf.inference.check import check_ops, compare, oldest_server, rest_body
 from bert_tf.inference.compact import compact
-from bert_tf.inference.embedder import Embedder
 from bert_tf.inference.samples import SENTENCES, Request, sample_requests
 from bert_tf.inference.session import ANSWER_TOLERANCES, TOLERANCES, NotServable, Session
 from bert_tf.model.encoder import encoder_of
@@ -70,7 +69,7 @@ def export_run(
 
 
 def export(
-    task: Task | Embedder,
+    task: Task,
     model: keras.Model,
     directory: str,
     *,
@@ -114,7 +113,7 @@ def export(
         layer.use_cudnn = False  # a graph traced for cuDNN runs on no other device
     functions = task.signatures(model)
     if attention:
-        if isinstance(task, Embedder):
+        if not task.codec.attends:
             raise ConfigError("the signature 'attention' is for models with a task, and this one gives vectors")
         functions[ATTENTION] = attention_signature(task.codec, model)
     require_space(path, 4 * model.count_params(), "the SavedModel")

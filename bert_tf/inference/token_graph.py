@@ -3,13 +3,11 @@
 What exports to ONNX and LiteRT contain: their runtimes have no ops for text.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import keras
 import tensorflow as tf
 
-from bert_tf.inference.embedder import Embedder
 from bert_tf.inference.samples import sample_requests
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.heads import POSITIONS
@@ -45,7 +43,7 @@ class TokenGraph:
         specs: named; without token_type_ids if the model does not use them.
     """
 
-    def __init__(self, task: Task | Embedder, model: keras.Model, dtype: tf.DType) -> None:
+    def __init__(self, task: Task, model: keras.Model, dtype: tf.DType) -> None:
         config = encoder_of(model).config
         self._codec, self.limit, self.vocab_size = task.codec, config.max_position_embeddings, config.vocab_size
         for layer in model.layers:
@@ -58,7 +56,13 @@ class TokenGraph:
         if config.type_vocab_size < 2:
             del self._names["input_type_ids"]
         self.specs = tuple(tf.TensorSpec(shape, dtype, name=name) for name in self._names.values())
-        compute = _computation(task, shapes)
+
+        def compute(model: keras.Model, features: Tensors) -> Tensors:
+            if POSITIONS in shapes:  # logits for all positions, as Transformers' models have them
+                ids = features["input_word_ids"]
+                features = features | {POSITIONS: tf.zeros_like(ids) + tf.range(tf.shape(ids)[1])}
+            found = self._codec.token_outputs(model, features)
+            return {_OUTPUTS.get(name, name): value for name, value in found.items()}
 
         def outputs(*values: tf.Tensor) -> Tensors:
             features = {name: tf.cast(value, tf.int32) for name, value in zip(self._names, values, strict=True)}
@@ -84,23 +88,3 @@ class TokenGraph:
         with tf.device("/CPU:0"):  # a GPU computes with fewer digits
             tensors = [tf.constant(inputs[spec.name], spec.dtype) for spec in self.specs]
             return {name: value.numpy() for name, value in self.function(*tensors).items()}
-
-
-def _computation(
-    task: Task | Embedder, shapes: Mapping[str, tuple[int | None, ...]]
-) -> Callable[[keras.Model, Tensors], Any]:
-    """The function of the model and its features that the graph computes."""
-
-    def vectors(model: keras.Model, features: Tensors) -> Tensors:
-        assert isinstance(task, Embedder)
-        states = model(features, training=False)
-        pooled = task.sentence_vectors(states, features["input_mask"])
-        return {"last_hidden_state": states} | ({} if pooled is None else {"sentence_embedding": pooled})
-
-    def outputs(model: keras.Model, features: Tensors) -> Tensors:
-        if POSITIONS in shapes:  # logits for all positions, as Transformers' models have them
-            ids = features["input_word_ids"]
-            features = features | {POSITIONS: tf.zeros_like(ids) + tf.range(tf.shape(ids)[1])}
-        return {_OUTPUTS.get(name, name): value for name, value in model(features, training=False).items()}
-
-    return vectors if isinstance(task, Embedder) else outputs

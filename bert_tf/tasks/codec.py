@@ -11,7 +11,6 @@ import abc
 import functools
 import itertools
 import json
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -27,6 +26,7 @@ from bert_tf.model.mode import infer
 from bert_tf.tasks.signatures import (
     DEFAULT,
     TOKENS,
+    Served,
     dense,
     padded,
     signature,
@@ -37,7 +37,7 @@ from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Array, Json, Tensors, TfFunction, Writer
 
 
-class Codec(abc.ABC):
+class Codec(Served):
     """Base class of the codecs of the fine-tuning tasks.
 
     Args:
@@ -48,13 +48,11 @@ class Codec(abc.ABC):
     Attributes:
         example_api: "classify" or "regress" if TF Serving's API of that name fits the task, else "".
         optional: names of the inputs that may be "", and that Examples may leave out.
-        counted: as in `tasks.signatures.Served`.
         compared_settings: fields of the config that a teacher must share with its student.
     """
 
     example_api: ClassVar[str] = ""
     optional: ClassVar[frozenset[str]] = frozenset()
-    counted: ClassVar[Mapping[str, tuple[str, ...]]] = types.MappingProxyType({})
     compared_settings: ClassVar[tuple[str, ...]] = ()
     config: TaskConfig
 
@@ -80,10 +78,6 @@ class Codec(abc.ABC):
     def rows(self) -> Rows:
         """Makes batches of rows from columns."""
         return Rows(self.preprocess, self.pad, windows=self.windows)
-
-    @abc.abstractmethod
-    def inputs(self) -> tuple[tf.TensorSpec, ...]:
-        """As in `tasks.signatures.Served`."""
 
     @abc.abstractmethod
     def to_tensors(self, examples: list[Any], *, labelled: bool) -> Tensors:
@@ -236,7 +230,6 @@ class Codec(abc.ABC):
         return {".jsonl": write_json_lines}
 
     def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
-        """As in `tasks.signatures.Served`."""
         from_text = text_signature(self, model, self.inputs())
 
         def from_tokens(features: Tensors) -> Tensors:
@@ -248,7 +241,6 @@ class Codec(abc.ABC):
         return made
 
     def token_features(self, columns: Tensors) -> Tensors:
-        """As in `tasks.signatures.Served`."""
         features = self.preprocess(columns)
         first = tf.searchsorted(features["row"], tf.range(tf.reduce_max(tf.concat([features["row"], [-1]], 0)) + 1))
         return {name: tf.gather(value, first) for name, value in self.pad(features).items()}

@@ -13,7 +13,7 @@ from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.model.head_table import build
 from bert_tf.model.mode import current, infer
 from bert_tf.tasks.objective import PredictionObjective, Predictions
-from bert_tf.tasks.signatures import DEFAULT, TOKENS, signature, token_signature
+from bert_tf.tasks.signatures import DEFAULT, TOKENS, Served, signature, token_signature
 from bert_tf.tasks.task import PretrainingTask
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.packing import dense_features, truncate
@@ -25,14 +25,15 @@ _FILLINGS = 5
 _WithGradient: TypeAlias = tuple[tuple[tf.Tensor, tf.Tensor], Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, None]]]
 
 
-class FillMask:
-    """The codec of masked language models: fills in the mask tokens of a text; a `tasks.signatures.Served`.
+class FillMask(Served):
+    """The codec of masked language models: fills in the mask tokens of a text.
 
     Args:
         tokenizer: tokenizes the texts.
         max_length: tokens per input, special tokens included.
     """
 
+    reads_masks = True
     counted: Mapping[str, tuple[str, ...]] = types.MappingProxyType({
         "mask_count": ("tokens", "continues", "ids", "probabilities")
     })  # fmt: skip

@@ -9,10 +9,12 @@
 Each checks the shapes of its inputs: a server passes tensors of any shape to the graph.
 """
 
+import abc
 import copy
 import math
+import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -33,22 +35,26 @@ _STRING_BYTES = 24  # of TensorFlow's strings, without text that does not fit in
 WORD_LISTS = tf.TensorSpec([None, None], tf.string, name=WORDS)
 
 
-class Served(Protocol):
-    """What an export needs of a model: the way from a client's inputs to answers.
+class Served(abc.ABC):
+    """Base class of codecs: what an export needs of a model, the way from a client's inputs to answers.
 
     Attributes:
         tokenizer: tokenizes its texts.
         counted: answers with as many items as an example needs: name of the served count -> names of these answers.
+        attends: whether an export can have the signature `attention`.
+        reads_masks: whether it answers about the mask tokens in a text.
     """
 
     tokenizer: BaseTokenizer
+    counted: Mapping[str, tuple[str, ...]] = types.MappingProxyType({})
+    attends: ClassVar[bool] = True
+    reads_masks: ClassVar[bool] = False
 
-    @property
-    def counted(self) -> Mapping[str, tuple[str, ...]]: ...
-
+    @abc.abstractmethod
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
         """Inputs of the exported model: named specs, each [batch, ...]."""
 
+    @abc.abstractmethod
     def token_features(self, columns: Tensors) -> Tensors:
         """Features of the exported model's inputs; of a text with several windows, those of its first.
 
@@ -59,8 +65,19 @@ class Served(Protocol):
             Dense tensors [batch, ...], the encoder's inputs among them.
         """
 
+    @abc.abstractmethod
     def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
         """Signatures of the exported model, by name (see `tasks.signatures`)."""
+
+    def token_outputs(self, model: keras.Model, features: Tensors) -> Tensors:
+        """What an export from token ids alone returns, float32 by name, for a runtime without ops for text.
+
+        Default: the outputs of the model.
+
+        Args:
+            features: the model's inputs.
+        """
+        return model(features, training=False)
 
 
 def signature(function: Callable[..., Tensors], specs: Sequence[tf.TensorSpec]) -> TfFunction:

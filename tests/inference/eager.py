@@ -3,11 +3,12 @@
 from unittest import mock
 
 from bert_tf.inference import embedder
+from bert_tf.tasks import vectors
 
 
 def one_chunk():
     """A context in which embedders run their model on all windows at once."""
-    return mock.patch.object(embedder, "chunked_map", lambda compute, rows, tokens: compute(0, rows))
+    return mock.patch.object(vectors, "chunked_map", lambda compute, rows, tokens: compute(0, rows))
 
 
 class EagerEmbedder(embedder.Embedder):

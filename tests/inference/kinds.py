@@ -102,7 +102,7 @@ def _vectors(per, tokenizer=None, **config):
     tokenizer = tokenizer or _tokenizer()
     encoder = randomize(zoo.encoder(tokenizer.vocab_size), scale=0.5)
     embedder = Embedder(encoder, tokenizer, EmbeddingConfig(per, max_length=16, **config))
-    return embedder, embedder.model
+    return embedder.task, embedder.model
 
 
 KINDS = {

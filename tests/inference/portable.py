@@ -12,6 +12,7 @@ from bert_tf.checkpoints.tensor import tensor_of_variable
 from bert_tf.inference.embedder import Embedder
 from bert_tf.inference.portable import export_portable
 from bert_tf.model.encoder import encoder_of
+from bert_tf.tasks.vectors import Vectors
 from tests.inference.kinds import BESIDE, KINDS
 from tests.packages import minilm
 
@@ -49,8 +50,8 @@ def exported(task, model, path, format, **options):
 
 def checkpoint_of(task, model):
     """The checkpoint of a model, as it is read from its directory."""
-    if isinstance(task, Embedder):
-        return task.checkpoint()
+    if isinstance(task, Vectors):
+        return Embedder(encoder_of(model), task.tokenizer, task.config).checkpoint()
     with tempfile.TemporaryDirectory() as folder:
         directory.save(folder, model, encoder_of(model), task)
         checkpoint = directory.read(folder)
@@ -78,7 +79,7 @@ def expected_of(task, model, inputs):
         ours = {name: value[..., :length].astype("int32") for name, value in ours.items()}
         ours["masked_lm_positions"] = np.arange(length, dtype="int32")[np.newaxis]
         outputs = model(ours if "masked_lm_positions" in model.input else {n: ours[n] for n in _INPUTS}, training=False)
-        if isinstance(task, Embedder):
+        if isinstance(task, Vectors):
             outputs = {"last_hidden_state": outputs}
             if task.config.per == "sentence":
                 outputs["sentence_embedding"] = outputs["last_hidden_state"].numpy().mean(1)
