@@ -51,14 +51,10 @@ class RelationObjective(CorpusObjective, TokenObjective):
     def predictions(self, features: Tensors, outputs: Tensors) -> Predictions:
         tokens = tokens_of(features)
         padding = (1.0 - tokens)[:, tf.newaxis, tf.newaxis] * _PADDING
-
-        def log_relation(outputs: Tensors, relation: str) -> tf.Tensor:
-            return tf.nn.log_softmax(_scores(outputs["qkv"][0], relation, self._heads) + padding)
-
         values = {}
         for relation in self._relations:
-            wanted, found = (log_relation(of, relation) for of in (outputs[TEACHER], outputs))
-            divergences = tf.reduce_sum(tf.exp(wanted) * (wanted - found), -1)  # [batch, heads, length]
+            both = (_scores(of["qkv"][0], relation, self._heads) + padding for of in (outputs, outputs[TEACHER]))
+            divergences = soft_loss(SoftOutput("softmax"), *both, temperature=1.0)  # [batch, heads, length]
             values[f"{relation}_loss"] = tf.reduce_mean(divergences, 1)
         return Predictions(values, tokens)
 

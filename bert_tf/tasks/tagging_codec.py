@@ -23,7 +23,6 @@ from bert_tf.tasks.tags import (
     are_entities,
     entity_spans,
     learned,
-    onto_characters,
     tagged_characters,
     words_of,
     write_columns,
@@ -288,9 +287,8 @@ class TaggingCodec(Codec):
             units: its characters.
             found: its entities, which only the graph knows: their scores are means over wordpieces.
         """
-        tags, scores = onto_characters(units, len(example.text), self.state.default_tag)
         prediction: Json = {"id": example.id, "text": example.text, "words": list(example.text)}
-        prediction |= {"tags": tags, "scores": scores}
+        prediction |= {"tags": [tag for _, _, tag, _ in units], "scores": [score for *_, score in units]}
         if self.scheme:
             columns = (
                 strings(value) if name in ("entity", "label") else value.tolist() for name, value in found.items()

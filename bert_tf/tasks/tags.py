@@ -187,27 +187,13 @@ def scored(example: TaggedExample, tags: Sequence[str], unit: str) -> list[str]:
     return [tag for word, tag in zip(words_of(example), tags, strict=True) if unit == "words" or word.strip()]
 
 
-def onto_characters(units: Iterable[Unit], length: int, outside: str = "O") -> tuple[list[str], list[float]]:
-    """Tags and scores of `length` characters from those of wordpieces, as KLUE's authors map them.
-
-    The first character of a piece gets its tag, the others the I- tag of its entity, as does white space between two
-    pieces of one entity. All other characters are `outside`. Characters without a piece have a score of 0.
-    """
-    tags, scores, last, reached = [outside] * length, [0.0] * length, outside, 0
-    for start, end, tag, score in units:
-        inside = f"I-{tag[2:]}" if tag.startswith("B-") else tag
-        if tag.startswith("I-") and last[2:] == tag[2:]:
-            tags[reached:start] = [tag] * (start - reached)
-        tags[start:end] = [tag, *[inside] * (end - start - 1)]
-        scores[start:end] = [score] * (end - start)
-        last, reached = tag, end
-    return tags, scores
-
-
 def tagged_characters(
     texts: tf.Tensor, row: tf.Tensor, pieces: Tensors, labels: Sequence[str], outside: str
 ) -> tuple[Tensors, tf.Tensor]:
-    """As `onto_characters`, in graph code.
+    """Tags and scores of characters from those of wordpieces, in graph code, as KLUE's authors map them.
+
+    The first character of a piece gets its tag, the others the I- tag of its entity, as does white space between two
+    pieces of one entity. All other characters are `outside`. Characters without a piece have a score of 0.
 
     Args:
         texts: string [texts].

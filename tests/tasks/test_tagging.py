@@ -27,7 +27,6 @@ from bert_tf.tasks.tags import (
     are_entities,
     learned,
     look_like_entities,
-    onto_characters,
     scheme_of,
     tagged_characters,
 )
@@ -237,6 +236,23 @@ def test_wordpieces_have_the_target_of_their_first_character_and_tag_all_of_them
     served = [[value.decode() for value in merged[name].to_list()[0]] for name in ("word", "tag")]
     assert served == [list(example.text), list(example.tags)]
     assert merged["word_start"].to_list() == [[*range(10)]] and merged["word_end"].to_list() == [[*range(1, 11)]]
+
+
+def onto_characters(units, length, outside="O"):
+    """Tags and scores of `length` characters from those of wordpieces, as KLUE's authors map them.
+
+    The first character of a piece gets its tag, the others the I- tag of its entity, as does white space between two
+    pieces of one entity. All other characters are `outside`. Characters without a piece have a score of 0.
+    """
+    tags, scores, last, reached = [outside] * length, [0.0] * length, outside, 0
+    for start, end, tag, score in units:
+        inside = f"I-{tag[2:]}" if tag.startswith("B-") else tag
+        if tag.startswith("I-") and last[2:] == tag[2:]:
+            tags[reached:start] = [tag] * (start - reached)
+        tags[start:end] = [tag, *[inside] * (end - start - 1)]
+        scores[start:end] = [score] * (end - start)
+        last, reached = tag, end
+    return tags, scores
 
 
 def test_served_characters_have_the_tags_that_python_maps_onto_them():
