@@ -12,13 +12,12 @@ import tensorflow as tf
 
 from bert_tf.errors import DataError
 from bert_tf.inference.embedder import Embedder
-from bert_tf.inputs.batching import in_chunks
 from bert_tf.inputs.datasets import tables
 from bert_tf.inputs.datasets.examples import TaggedExample
 from bert_tf.inputs.datasets.json_lines import read_tagged_lines
 from bert_tf.inputs.datasets.tagged import word_columns
 from bert_tf.inputs.datasets.text_files import STDIN, read_lines
-from bert_tf.memory import memory_errors
+from bert_tf.memory import in_chunks, memory_errors
 from bert_tf.progress import bar
 from bert_tf.tasks.codec import check_finite, strings
 from bert_tf.text.unknown import UnknownTokens

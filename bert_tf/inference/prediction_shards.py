@@ -29,9 +29,9 @@ from bert_tf.files import (
     temporary_directory,
     write_json,
 )
-from bert_tf.inputs.batching import in_chunks
 from bert_tf.inputs.datasets.examples import QuestionExample
 from bert_tf.inputs.identity import digest
+from bert_tf.memory import in_chunks
 from bert_tf.types import Json, Writer
 
 # A shard takes minutes, so that a restart repeats little, and fits in memory with its answers, which are ten times as

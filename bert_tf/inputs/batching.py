@@ -1,8 +1,7 @@
 """Batches of examples of similar length, and an endless stream of epochs that can be resumed at any batch."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -10,7 +9,6 @@ from bert_tf.quiet import traced_function
 from bert_tf.text.packing import dense_features, length_steps
 from bert_tf.types import Tensors, TfFunction
 
-_Item = TypeVar("_Item")
 # Batches whose examples are sorted by length together: more would mean less padding, but a less random order.
 _POOL = 32
 # Lengths are rounded up to a multiple of this: matrix kernels are faster, and compiled ones see fewer shapes.
@@ -129,28 +127,6 @@ def microbatch(features: Tensors, index: int | tf.Tensor, num_microbatches: int)
         return value[index * count // num_microbatches : (index + 1) * count // num_microbatches]
 
     return {name: rows(value) for name, value in features.items()}
-
-
-def in_chunks(items: Iterable[_Item], count: int, size: int, length: Callable[[_Item], int]) -> Iterator[list[_Item]]:
-    """Splits any stream into lists of at most `count` consecutive items and `size` in total.
-
-    Args:
-        items: one list of them is in memory at a time.
-        count: at least 1.
-        size: limit of the sum of the items' lengths; a longer item is a list of its own.
-        length: function from an item to its length.
-    """
-    chunk: list[_Item] = []
-    total = 0
-    for item in items:
-        added = length(item)
-        if chunk and (len(chunk) == count or total + added > size):
-            yield chunk
-            chunk, total = [], 0
-        chunk.append(item)
-        total += added
-    if chunk:
-        yield chunk
 
 
 class Rows:

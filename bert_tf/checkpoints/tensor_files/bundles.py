@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import DataError
 from bert_tf.files import check_file, errors_naming
-from bert_tf.inputs.batching import in_chunks
+from bert_tf.memory import in_chunks
 from bert_tf.types import Array
 
 # An entry that tf.train.Checkpoint adds; its other names are paths through Python objects, not names of variables.
