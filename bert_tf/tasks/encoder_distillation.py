@@ -53,8 +53,10 @@ class RelationObjective(CorpusObjective, TokenObjective):
         padding = (1.0 - tokens)[:, tf.newaxis, tf.newaxis] * _PADDING
         values = {}
         for relation in self._relations:
-            both = (_scores(of["qkv"][0], relation, self._heads) + padding for of in (outputs, outputs[TEACHER]))
-            divergences = soft_loss(SoftOutput("softmax"), *both, temperature=1.0)  # [batch, heads, length]
+            found, wanted = (
+                _scores(of["qkv"][0], relation, self._heads) + padding for of in (outputs, outputs[TEACHER])
+            )
+            divergences = soft_loss(SoftOutput("softmax"), found, wanted, 1.0)  # [batch, heads, length]
             values[f"{relation}_loss"] = tf.reduce_mean(divergences, 1)
         return Predictions(values, tokens)
 
