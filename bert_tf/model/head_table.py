@@ -5,7 +5,6 @@ To add one, write its builder in `heads.py` and its row in `HEADS`.
 
 import dataclasses
 import functools
-import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -90,7 +89,7 @@ class Head:
     grouped: bool = False
     output: str = "logits"
     transformers: str = ""
-    transformers_names: Mapping[str, str] = types.MappingProxyType({})
+    transformers_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     like: str = ""
 
     def options(self, labels: Labels, features: FeatureConfig | None) -> Json:
