@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.types import Tensors
+from bert_tf.types import Array, Tensors
 
 LABELLED = "labelled"  # bool [rows], in distillation: whether the labels of a row are learned or mean nothing
 
@@ -55,6 +55,12 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def build(self, encoder: BertEncoder) -> keras.Model:
         """Builds the model on `encoder`: a dict of features in, a dict of outputs out."""
+
+    def start_near(self, outputs: Mapping[str, Array]) -> None:  # noqa: B027
+        """Prepares `build` for a model whose outputs will be like these: float32 [n, width] by name. Default: nothing.
+
+        A student gets those of its teacher, which it may learn from instead of labels.
+        """
 
     @abc.abstractmethod
     def weights(self, features: Tensors) -> dict[str, tf.Tensor]:

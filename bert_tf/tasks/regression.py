@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -145,26 +145,28 @@ class RegressionObjective(Objective):
     Args:
         head: a key of `model.head_table.HEADS`.
         state: of the task.
-        start: mean and standard deviation of the training examples' numbers, to initialize the head; also an attribute,
-            read by `build`.
+        start: mean and standard deviation of the training examples' numbers, to initialize the head.
     """
 
     metric_names = ("truncated_share",)
 
     def __init__(self, head: str, state: RegressionState, start: tuple[float, float]) -> None:
-        self._head, self._state, self.start = head, state, start
+        self._head, self._state, self._start = head, state, start
         self._apart = head == "cosine"
         self.soft_outputs = {"logits": SoftOutput("number", read=self._numbers)}
 
     def _numbers(self, logits: tf.Tensor) -> tf.Tensor:
         return self._state.numbers(logits, apart=self._apart)[:, tf.newaxis]
 
+    def start_near(self, outputs: Mapping[str, Array]) -> None:
+        self._start = _spread(outputs["logits"])
+
     def build(self, encoder: BertEncoder) -> keras.Model:
         model = build(encoder, self._head, 1)
         if self._apart:
             return model
         # At usual learning rates the head would need thousands of updates to get from 0 to numbers around 100.
-        mean, deviation = self.start
+        mean, deviation = self._start
         layer = model.get_layer("classifier")
         layer.kernel.assign(layer.kernel * deviation)
         layer.bias.assign(layer.bias + mean)
@@ -265,7 +267,7 @@ class Regression(FineTuningTask):
                 raise DataError(f"{examples[0].location}: the number is {scale[0]:g}, as in all other examples; a "
                                 "cosine needs at least two different numbers")  # fmt: skip
         self.state.labels, self.state.scale = ("value",), scale
-        self._start = float(np.mean(values)), float(np.std(values)) or 1.0
+        self._start = _spread(values)
 
     @classmethod
     def from_settings(cls, settings: Json, tokenizer: BaseTokenizer) -> Self:
@@ -276,6 +278,11 @@ class Regression(FineTuningTask):
         if task.state.activation not in ACTIVATIONS:
             raise DataError(f"activation is {task.state.activation!r}; expected one of {', '.join(ACTIVATIONS)}")
         return task
+
+
+def _spread(values: Sequence[float] | Array) -> tuple[float, float]:
+    """Mean and standard deviation of numbers, 1.0 if all are the same."""
+    return float(np.mean(values)), float(np.std(values)) or 1.0
 
 
 def number(example: TextExample) -> float:

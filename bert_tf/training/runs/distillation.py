@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.student import check_smaller, copy_layers, copy_words, with_layers
@@ -19,7 +18,6 @@ from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.tasks import task_of
 from bert_tf.tasks.distillation import Distilled, SoftTargets
-from bert_tf.tasks.regression import RegressionObjective
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.training.evaluation import Evaluation, Split
@@ -181,9 +179,7 @@ class Distillation:
         )
         labelled = len(codec.locations(splits["train"].examples)) if splits["train"].labelled else 0
         self._targets = SoftTargets(task.objective, answers, labelled)
-        if isinstance(task.objective, RegressionObjective):
-            values = answers["logits"].values
-            task.objective.start = float(np.mean(values)), float(np.std(values)) or 1.0
+        task.objective.start_near({name: given.values for name, given in answers.items()})
 
     def batches(self, batches: tf.data.Dataset) -> tf.data.Dataset:
         """Adds the teacher's answers to batches of the student's rows, after `prepare`."""
