@@ -71,7 +71,7 @@ def convert(
     if dtype:
         checkpoint = adapt.cast(checkpoint, dtype)
     if checkpoint.head and not HEADS[checkpoint.head].parts and format != "bert_tf":
-        checkpoint.warnings.append(f"only the encoder is written: the head, {checkpoint.head}, has no weights")
+        checkpoint.warnings.append(f"only the encoder is written: the head, a {checkpoint.head}, has no weights")
         checkpoint.task = None
     if checkpoint.ranges and format != "bert_tf":
         checkpoint.warnings.append(
