@@ -48,8 +48,14 @@ def distill(
         texts: inputs without labels, as the teacher's `predict` takes them.
         labelled_data: (x, y), or what `x` alone can be in `fit`; their labels are learned, too.
         validation_data: the same, evaluated after every epoch.
-        temperature, weight: as in `bert_tf.config.TaskDistillation`; without `labelled_data` the weight is 1.
-        epochs, batch_size, learning_rate, directory, verbose, **train: as for `TextClassifier.fit`.
+        temperature: softens the probabilities of both, as in `bert_tf.config.TaskDistillation`.
+        weight: share of the teacher's answers in the loss; 1 without `labelled_data`.
+        epochs: as for `TextClassifier.fit`, like all arguments below.
+        batch_size: examples in an update.
+        learning_rate: None for one that fits the width of the student.
+        directory: keeps checkpoints, curves and the model, so that the same call resumes.
+        verbose: whether to print the progress.
+        **train: other fields of `bert_tf.config.TrainConfig`.
 
     Returns:
         The student, a model of the teacher's class with its settings and labels.
