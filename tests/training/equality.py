@@ -2,7 +2,7 @@
 
     python -m tests.training.equality FOLDER
 
-prints the table of docs/evidence.md ("Replicas, workers and micro-batches"), with 20 updates per run; run the same
+prints the table of tests/README.md ("Replicas, workers and micro-batches"), with 20 updates per run; run the same
 command again to resume. Nothing is simulated: the bundled corpus goes through the real pipeline, the runs are complete,
 and their last checkpoints are compared.
 """
