@@ -190,7 +190,7 @@ def _pretrain_and_distil(job: Job, start: str, path: str) -> str:
     config, tokenizer, passes = _pretraining(job, teacher.tokenizer_of_text(start), folder)
     model = dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size)
     check_smaller(model, teacher.config, start)
-    train = TrainConfig(batch_size=64, epochs=5, learning_rate=3e-4)  # as in docs/small.md, for larger batches
+    train = TrainConfig(batch_size=64, epochs=5, learning_rate=3e-4)  # as in docs/small/index.md, for larger batches
     if not results_of(encoder):
         with isolated_session():
             seconds = pretrain(config, encoder, job.strategy, dry_run=True)["seconds"]
