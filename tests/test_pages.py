@@ -38,7 +38,7 @@ SESSIONS = {
         "docs/serving/clients.md",
     ],
     "pre-train": ["docs/pretraining/index.md"],
-    "distil": ["docs/distillation.md"],
+    "distil": ["docs/small/distillation.md"],
     "Python": [PYTHON],
     "corpora": ["docs/pretraining/corpora.md", "docs/pretraining/data.md"],
     # One small model that has learned nothing, and MiniLM, in the places of all models.
@@ -48,9 +48,8 @@ SESSIONS = {
         "docs/vectors.md",
         "docs/index.md",
         "docs/finetuning/settings.md",
-        "docs/pruning.md",
-        "docs/serving/optimize.md",
-        "docs/small.md",
+        "docs/small/optimize.md",
+        "docs/small/index.md",
         "docs/serving/operate.md",
         "docs/serving/offline.md",
     ],
@@ -71,7 +70,7 @@ python -m bert_tf.finetune --config=configs/finetune/sst2.py --data_dir=SST --in
     # The server's other model reads pairs.
     "docs/serving/index.md": "python -m bert_tf.export --model_dir=runs/mine --export_dir=served/pairs",
     "docs/pretraining/index.md": "mkdir corpus; cp data/sotu/heldout.txt.gz corpus",
-    "docs/distillation.md": f"""
+    "docs/small/distillation.md": f"""
 cp -r small/SST small/SNIPS .
 cp small/more.jsonl SST
 INIT="{_MINILM}"
@@ -107,9 +106,8 @@ done
 """,
     "docs/vectors.md": f'ln -s "{_MINILM}" MODEL; cp reviews.txt texts.txt; cp small/texts.jsonl .',
     "docs/finetuning/settings.md": "ln -sfn runs/pretrained MODEL",
-    "docs/pruning.md": "ln -s SST DATA",
-    "docs/small.md": "ln -s SST sst2; cp small/more.jsonl .",
-    "docs/serving/optimize.md": "cp -r runs/sst2 runs/reviews; cp SST/test.tsv labelled.tsv",
+    "docs/small/index.md": "ln -s SST sst2; cp small/more.jsonl .",
+    "docs/small/optimize.md": "ln -s SST DATA; cp -r runs/sst2 runs/reviews; cp SST/test.tsv labelled.tsv",
     "docs/serving/operate.md": "openssl req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.pem "
     "-days 2 -subj /CN=HOST -addext subjectAltName=DNS:HOST",
     "docs/serving/offline.md": "cp SST/test.tsv reviews.tsv; served python -m bert_tf.serve --export_dir=served",
@@ -144,22 +142,16 @@ _MACHINES = "needs other machines"
 NOT_RUN = {
     "README.ko.md": {"import bert_tf": "the README's", "make quickstart": "the README's"},
     "docs/index.md": {"pip install": "installs what is there"},
-    "docs/install.md": {"": "installs into an environment of its own"},
-    "docs/gpus.md": {"": "needs a GPU"},
-    "docs/benchmarks.md": {"": "installs other libraries"},
-    "docs/benchmarks/speed.md": {"": "measures the machine"},
-    "docs/evidence.md": {"": "the tests themselves"},
+    "docs/install.md": {"": "installs into an environment of its own, and needs GPUs and machines"},
     "docs/results.md": {"": _HOURS},
     "docs/checkpoints.md": {"test_releases": "needs five releases of Transformers"},
-    "docs/small.md": {"quarter": _HOURS, "NSMC": _HOURS, "SST/test.tsv": _HOURS},
+    "docs/small/index.md": {"quarter": _HOURS, "NSMC": _HOURS, "SST/test.tsv": _HOURS},
     "docs/finetuning/data.md": {"": "downloads, and data with a licence of its own"},
     "docs/finetuning/settings.md": {"--config.search": "eighteen runs; tests/training/runs/test_sweep.py searches"},
     "docs/pretraining/corpora.md": {"gs://": _MACHINES, "host0": _MACHINES},
     "docs/pretraining/data.md": {"ablate": _HOURS},
-    "docs/pretraining/devices.md": {"": "needs several GPUs or machines"},
     "docs/pretraining/monitoring.md": {"": "a server without an end"},
-    "docs/distillation.md": {"students.py": _HOURS},
-    "docs/onnx_and_litert.md": {"from optimum": "tests/inference/test_optimum.py runs it where Optimum is installed"},
+        "docs/onnx_and_litert.md": {"from optimum": "tests/inference/test_optimum.py runs it where Optimum is installed"},
     "docs/serving/index.md": {"--input=roberta": _PLACEHOLDERS, "docker": _DOCKER},
     "docs/serving/clients.md": {"python ask.py": "ask.py is copied to the client"},
     "docs/serving/offline.md": {"gs://": _MACHINES, "/shared/": _MACHINES},
@@ -338,6 +330,17 @@ def test_no_training_of_the_pages_ends_in_a_useless_model(printed, session):
     assert trained or session in BRIEF or session == "Python"
 
 
+def test_the_messages_of_the_troubleshooting_page_are_those_of_the_programs():
+    page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "bert_tf").rglob("*.py"))
+    sources = " ".join(re.sub(r'"\s*f?"', "", sources).split())  # strings that go on in the next line
+    quoted = re.findall(r"^    (?:bert_tf: error: )?(.*(?:\n    .*)*)", page, re.MULTILINE)
+    messages = [one.split() for one in quoted if not one.startswith(("|", "Killed"))]
+    assert len(messages) > 10
+    for words in messages:
+        assert any(" ".join(words[n : n + 3]) in sources for n in range(len(words) - 2)), " ".join(words)
+
+
 def quickstart_figures(text):
     """The accuracies of the quick start as a page or a picture has them: majority, tiny, tf-idf, MiniLM."""
     return [float(one) for one in re.findall(r"(?<![\d-])0\.\d{3}(?![\d-])", text[text.index("0.508") :])[:4]]
@@ -361,7 +364,7 @@ def test_the_figures_of_the_quick_start_and_of_the_commands_after_it_are_what_th
 def test_the_graphs_for_other_processors_take_as_much_as_the_page_says(printed):
     folder, _ = printed("models")
     int8, float32 = ((folder / f"served/sst2/{version}/saved_model.pb").stat().st_size for version in (1, 2))
-    page = (ROOT / "docs/serving/optimize.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/small/optimize.md").read_text(encoding="utf-8")
     figure = float(re.search(r"in\s+int8\s+by\s+(0\.\d)\s+MB\s+with\s+2\s+layers", page)[1])
     assert (int8 - float32) / 1e6 == pytest.approx(figure, abs=0.05)
 
