@@ -1,7 +1,7 @@
 """Requests to models, whatever their protocol: time limits, threads, metrics and the log.
 
 `rest.py` and `services.py` convert a request to arrays, and arrays to its answer. In between, `Runner` checks limits
-and asks the model (`servable.py`), for which the request may wait in a queue (`batching.py`).
+and asks the model (`servable.py`), for which the request may wait in a queue (`request_batching.py`).
 """
 
 import asyncio
