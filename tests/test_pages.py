@@ -151,7 +151,7 @@ NOT_RUN = {
     "docs/pretraining/corpora.md": {"gs://": _MACHINES, "host0": _MACHINES},
     "docs/pretraining/data.md": {"ablate": _HOURS},
     "docs/pretraining/monitoring.md": {"": "a server without an end"},
-        "docs/onnx_and_litert.md": {"from optimum": "tests/inference/test_optimum.py runs it where Optimum is installed"},
+    "docs/onnx_and_litert.md": {"from optimum": "tests/inference/test_optimum.py runs it where Optimum is installed"},
     "docs/serving/index.md": {"--input=roberta": _PLACEHOLDERS, "docker": _DOCKER},
     "docs/serving/clients.md": {"python ask.py": "ask.py is copied to the client"},
     "docs/serving/offline.md": {"gs://": _MACHINES, "/shared/": _MACHINES},
