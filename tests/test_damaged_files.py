@@ -4,6 +4,7 @@ Each reader gets valid files, made by the project's own writers where there are 
 Pickled weights are left out: PyTorch, which reads them, is an extra.
 """
 
+import dataclasses
 import functools
 import gzip
 import io
@@ -97,15 +98,17 @@ DATA = {
 
 def make_own(folder):
     checkpoint = small_checkpoint("classification")
-    checkpoint.slots = {f"{name}/{slot}": tensor for name, tensor in checkpoint.tensors.items() for slot in "mv"}
-    checkpoint.step = 3
+    checkpoint = dataclasses.replace(
+        checkpoint, moments={f"{name}/{slot}": tensor for name, tensor in checkpoint.tensors.items() for slot in "mv"}
+    )
+    checkpoint = dataclasses.replace(checkpoint, step=3)
     directory.write(checkpoint, folder)
 
 
 def make_kind(kind, folder):
     tokenizer = TOKENIZERS[kind]()
     checkpoint = small_checkpoint(vocab_size=tokenizer.vocab_size)
-    checkpoint.tokenizer = tokenizer
+    checkpoint = dataclasses.replace(checkpoint, tokenizer=tokenizer)
     directory.write(checkpoint, folder)
 
 
@@ -158,7 +161,7 @@ def make_foreign(kind, folder):
     """Files of Transformers with another tokenizer, as RoBERTa and XLM-R have them."""
     tokenizer = TOKENIZERS[kind]()
     checkpoint = small_checkpoint(vocab_size=tokenizer.vocab_size)
-    checkpoint.tokenizer = tokenizer
+    checkpoint = dataclasses.replace(checkpoint, tokenizer=tokenizer)
     huggingface.write(checkpoint, folder)
 
 
@@ -185,7 +188,7 @@ def make_modules(folder):
 
 def read_model(path, **options):
     checkpoint = open_checkpoint(path, **options)
-    for tensor in [*checkpoint.tensors.values(), *checkpoint.slots.values()]:
+    for tensor in [*checkpoint.tensors.values(), *checkpoint.moments.values()]:
         tensor.read()
     if checkpoint.task and checkpoint.tokenizer:
         with mock.patch.object(Checkpoint, "model"):

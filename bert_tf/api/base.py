@@ -76,7 +76,7 @@ class Model(abc.ABC, Generic[_Task]):
         self._loaded: tuple[_Task, keras.Model] | None = None
         self._results: Json = {}
         # Why the model cannot be used before `fit`, if it has a head.
-        self._lacks = f"its head cannot be read ({checkpoint.no_head})" if checkpoint.no_head else ""
+        self._lacks = f"its head cannot be read ({checkpoint.report.no_head})" if checkpoint.report.no_head else ""
         if checkpoint.task and issubclass(TASKS.get(checkpoint.task["name"], Task), self._kind):
             self._load(*model_directory.task_and_model(checkpoint, path))
             self._results = model_directory.read_results(path)

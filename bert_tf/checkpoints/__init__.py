@@ -67,10 +67,10 @@ def open_with_warnings(
         vectors: whether the layers for vectors of sentences are used.
     """
     checkpoint = open_checkpoint(path, allow_pickle=allow_pickle)
-    for note in checkpoint.warnings:
+    for note in checkpoint.report.warnings:
         log = logging.warning if note.startswith(_SHOWN) else logging.info
         log("%s: %s", path, note)
-    unused = list(checkpoint.unused_tensors)
+    unused = list(checkpoint.report.unused_tensors)
     if checkpoint.vectors and not vectors:
         unused += [checkpoint.tensors[name].source for name in checkpoint.vectors.shapes(checkpoint.config.hidden_size)]
     if unused:

@@ -26,7 +26,7 @@ _MakeRows: TypeAlias = Callable[[Array, int], Array]  # (table, number of new ro
 
 
 def cast(checkpoint: Checkpoint, dtype: str) -> Checkpoint:
-    """Casts every weight to `dtype`, a name in `DTYPES`; Adam's slots stay as they are.
+    """Casts every weight to `dtype`, a name in `DTYPES`; Adam's moments stay as they are.
 
     Values that overflow are found only when a tensor is read; reading it then raises DataError.
     """
@@ -60,16 +60,15 @@ def add_pieces(checkpoint: Checkpoint, pieces: Sequence[str]) -> Checkpoint:
     ]
     extended = [*old, *pieces]
     tokenizer = Tokenizer(extended, **checkpoint.tokenizer.get_config())
-    result = dataclasses.replace(changed, config=config, tokenizer=tokenizer, warnings=checkpoint.warnings + warnings)
     words = [piece for piece in pieces if not piece.startswith("##")]
     tokens = tokenizer.tokenize(words).to_list()
     unseen = [piece for piece, ids in zip(words, tokens, strict=True) if ids != [extended.index(piece)]]
     if unseen:
-        result.warnings.append(
+        warnings.append(
             f"the tokenizer never produces these, as it lower-cases text or splits it at punctuation first: "
             f"{' '.join(unseen[:10])}"
         )
-    return result
+    return dataclasses.replace(changed, config=config, tokenizer=tokenizer).reported(*warnings)
 
 
 def trim_vocabulary(
@@ -145,7 +144,7 @@ def _loss(texts: Sequence[str | bytes], before: BaseTokenizer, ids: Sequence[int
 
 
 def _chosen_rows(checkpoint: Checkpoint, ids: Sequence[int]) -> Checkpoint:
-    """Only these rows of the variables with a row for each piece, and of their Adam slots."""
+    """Only these rows of the variables with a row for each piece, and of their Adam moments."""
 
     def chosen(tensors: dict[str, Tensor], paths: Iterable[str]) -> dict[str, Tensor]:
         return tensors | {
@@ -158,8 +157,8 @@ def _chosen_rows(checkpoint: Checkpoint, ids: Sequence[int]) -> Checkpoint:
             if path in tensors
         }
 
-    slots = chosen(checkpoint.slots, [f"{path}/{slot}" for path in _OF_PIECES for slot in "mv"])
-    return dataclasses.replace(checkpoint, tensors=chosen(checkpoint.tensors, _OF_PIECES), slots=slots)
+    moments = chosen(checkpoint.moments, [f"{path}/{moment}" for path in _OF_PIECES for moment in "mv"])
+    return dataclasses.replace(checkpoint, tensors=chosen(checkpoint.tensors, _OF_PIECES), moments=moments)
 
 
 def _renumbered(checkpoint: Checkpoint, ids: Sequence[int]) -> Json:
@@ -185,7 +184,7 @@ def resize_positions(checkpoint: Checkpoint, length: int) -> Checkpoint:
         ConfigError: the model has this length, its task reads longer inputs, or it is below 1.
     """
     config, path = checkpoint.config, "embeddings/position_embeddings"
-    before, notes = config.max_position_embeddings, list(checkpoint.warnings)
+    before = config.max_position_embeddings
     needed = checkpoint.task["settings"].get("max_length", 0) if checkpoint.task else 0
     if length == before or length < 1:
         raise ConfigError(f"max_position_embeddings {length}: the checkpoint has {before}")
@@ -197,8 +196,7 @@ def resize_positions(checkpoint: Checkpoint, length: int) -> Checkpoint:
         return np.resize(learned, (count, table.shape[1]))  # repeats from the start
 
     if length > before:
-        checkpoint = _with_rows(checkpoint, path, length - before, repeated)
-        notes.append(
+        checkpoint = _with_rows(checkpoint, path, length - before, repeated).reported(
             f"positions: extended from {before} to {length} by repeating the learned ones from the start; train on "
             "long texts before relying on them"
         )
@@ -210,16 +208,16 @@ def resize_positions(checkpoint: Checkpoint, length: int) -> Checkpoint:
             name: value for name, value in source_metadata["tokenizer_config"].items() if name != "model_max_length"
         }
     config = dataclasses.replace(config, max_position_embeddings=length)
-    return dataclasses.replace(checkpoint, config=config, source_metadata=source_metadata, warnings=notes)
+    return dataclasses.replace(checkpoint, config=config, source_metadata=source_metadata)
 
 
 def _with_first_rows(checkpoint: Checkpoint, path: str, rows: int) -> Checkpoint:
-    """Cuts a variable, if the checkpoint has it, and its Adam slots."""
-    tensors, slots = dict(checkpoint.tensors), dict(checkpoint.slots)
-    for found in (tensors, slots):
+    """Cuts a variable, if the checkpoint has it, and its Adam moments."""
+    tensors, moments = dict(checkpoint.tensors), dict(checkpoint.moments)
+    for found in (tensors, moments):
         for name in {path, f"{path}/m", f"{path}/v"} & found.keys():
             found[name] = first_rows(found[name], rows)
-    return dataclasses.replace(checkpoint, tensors=tensors, slots=slots)
+    return dataclasses.replace(checkpoint, tensors=tensors, moments=moments)
 
 
 def _mean(table: Array, count: int) -> Array:
@@ -227,14 +225,14 @@ def _mean(table: Array, count: int) -> Array:
 
 
 def _with_rows(checkpoint: Checkpoint, path: str, count: int, make: _MakeRows) -> Checkpoint:
-    """Appends the rows `make(array, count)` to a variable, if the checkpoint has it; its Adam slots get zeros."""
-    tensors, slots = dict(checkpoint.tensors), dict(checkpoint.slots)
+    """Appends the rows `make(array, count)` to a variable, if the checkpoint has it; its Adam moments get zeros."""
+    tensors, moments = dict(checkpoint.tensors), dict(checkpoint.moments)
     if path in tensors:
         tensors[path] = _longer(tensors[path], count, make)
     for name in (f"{path}/m", f"{path}/v"):
-        if name in slots:
-            slots[name] = _longer(slots[name], count, lambda table, count: np.zeros((count, *table.shape[1:])))
-    return dataclasses.replace(checkpoint, tensors=tensors, slots=slots)
+        if name in moments:
+            moments[name] = _longer(moments[name], count, lambda table, count: np.zeros((count, *table.shape[1:])))
+    return dataclasses.replace(checkpoint, tensors=tensors, moments=moments)
 
 
 def _longer(tensor: Tensor, count: int, make: _MakeRows) -> Tensor:

@@ -1,5 +1,6 @@
 """Conversion of a checkpoint to another format: open, adapt, write, verify, report."""
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Iterable, Sequence
@@ -56,8 +57,8 @@ def convert(
         raise ConfigError(f"format {format!r} is unknown; choose one of {', '.join(WRITERS)}")
     path = local(source, allow_pickle)
     checkpoint = open_checkpoint(path, allow_pickle=allow_pickle)
-    if checkpoint.no_head:
-        raise DataError(checkpoint.no_head)
+    if checkpoint.report.no_head:
+        raise DataError(checkpoint.report.no_head)
     vocabulary = None
     if trim_vocab:
         checkpoint.tokenizer_of_text(path)
@@ -71,18 +72,21 @@ def convert(
     if dtype:
         checkpoint = adapt.cast(checkpoint, dtype)
     if checkpoint.head and not HEADS[checkpoint.head].parts and format != "bert_tf":
-        checkpoint.warnings.append(f"only the encoder is written: the head, a {checkpoint.head}, has no weights")
-        checkpoint.task = None
+        note = f"only the encoder is written: the head, a {checkpoint.head}, has no weights"
+        checkpoint = dataclasses.replace(checkpoint, task=None).reported(note)
     if checkpoint.ranges and format != "bert_tf":
-        checkpoint.warnings.append(
+        checkpoint = checkpoint.reported(
             "the ranges of the fine-tuning for int8 are not written, as the format has no place for them: an export "
             "with int8 will measure others"
         )
-    tensors = checkpoint.tensors | (checkpoint.slots if format != "huggingface" else {})  # which has no place for them
+    tensors = checkpoint.tensors | (
+        checkpoint.moments if format != "huggingface" else {}
+    )  # which has no place for them
     require_space(output, sum(tensor.nbytes for tensor in tensors.values()), "the checkpoint")
     sizes = ("num_layers", "hidden_size", "vocab_size", "max_position_embeddings")
     with replacing_directory(output) as temporary:
-        names = WRITERS[format].write(checkpoint, temporary)
+        names, written = WRITERS[format].write(checkpoint, temporary)
+        done = checkpoint.report + written
         rows = [
             {"name": path, "shape": list(one.shape), "dtype": one.dtype, "from": one.source, "to": names[path]}
             for path, one in tensors.items()
@@ -101,8 +105,8 @@ def convert(
             },
             "tensors": rows,
             "vocabulary": vocabulary,
-            "unused_tensors": dict(sorted(checkpoint.unused_tensors.items())),
-            "warnings": checkpoint.warnings,
+            "unused_tensors": dict(sorted(done.unused_tensors.items())),
+            "warnings": list(done.warnings),
             "verification": compare(path, temporary, allow_pickle=allow_pickle) if verify else None,
         }
         write_json(os.path.join(temporary, "conversion.json"), report)

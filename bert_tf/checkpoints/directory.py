@@ -2,8 +2,8 @@
 
 config.json holds the format and its version, the BertConfig, the tokenizer's settings and the task with its labels; the
 tensors are named by the paths of the Keras variables. optimizer.safetensors is written if the checkpoint has Adam's
-slots. Under "crc32", config.json lists the checksums of the other files, of .safetensors those of their headers, which
-have the checksums of the tensors; and that of its own other content.
+moments. Under "crc32", config.json lists the checksums of the other files, of .safetensors those of their headers,
+which have the checksums of the tensors; and that of its own other content.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf.checkpoints.stored_model import Checkpoint, head_of
+from bert_tf.checkpoints.stored_model import Checkpoint, Written, head_of
 from bert_tf.checkpoints.tensor import Tensor, number, tensor_of, tensor_of_variable
 from bert_tf.checkpoints.tensor_files.bundles import listed, open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import header_of, open_tensors, write_tensors
@@ -121,41 +121,48 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         # Not an error: people rename labels in it, and what is read of it is checked.
         logging.warning("%s was changed after the model was written", file)
     store, shapes = open_tensors(weights), checkpoint.shapes()
-    checkpoint.tensors = read_mapped({name: TensorMapping((name,)) for name in shapes}, shapes, store, weights)
     ranges = range_shapes(shapes)
-    if store.keys() & ranges.keys():
-        checkpoint.ranges = read_mapped({name: TensorMapping((name,)) for name in ranges}, ranges, store, weights)
     extra = sorted(store.keys() - shapes.keys() - ranges.keys())
     if checkpoint.task and not checkpoint.head:
-        task = checkpoint.task["name"]
-        checkpoint.unused_tensors = dict.fromkeys(extra, f"of the task {task!r}, which this version does not have")
-    elif extra:
+        why = f"of the task {checkpoint.task['name']!r}, which this version does not have"
+        checkpoint = checkpoint.reported(unused_tensors=dict.fromkeys(extra, why))
+        extra = []
+    checkpoint = dataclasses.replace(
+        checkpoint,
+        tensors=_same_names(shapes, store, weights),
+        ranges=_same_names(ranges, store, weights) if store.keys() & ranges.keys() else {},
+    )
+    if extra:
         raise DataError(f"{weights} does not hold the model that config.json describes: unknown {first_names(extra)}")
-    checkpoint.slots, checkpoint.step = _optimizer(path, checkpoint)
-    return checkpoint
+    return _with_optimizer(path, checkpoint)
 
 
-def _optimizer(path: str, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], int | None]:
-    """Adam's slots under "PATH/m" and "PATH/v" and the number of updates; {} and None if neither was saved."""
-    shapes = {f"{name}/{slot}": tensor.shape for name, tensor in checkpoint.tensors.items() for slot in "mv"}
+def _same_names(shapes: Shapes, store: Mapping[str, Tensor], file: str) -> dict[str, Tensor]:
+    """The tensors with these shapes by path, which is their name in the file."""
+    return read_mapped({name: TensorMapping((name,)) for name in shapes}, shapes, store, file)
+
+
+def _with_optimizer(path: str, checkpoint: Checkpoint) -> Checkpoint:
+    """With Adam's moments and the number of updates, if they were saved."""
+    shapes = {f"{name}/{moment}": tensor.shape for name, tensor in checkpoint.tensors.items() for moment in "mv"}
     file = os.path.join(path, _OPTIMIZER)
     if os.path.exists(file):
         store = open_tensors(file)
         saved = {name: shape for name, shape in shapes.items() if name in store}
-        slots = read_mapped({name: TensorMapping((name,)) for name in saved}, saved, store, file)
-        return slots, number(store[_STEP], file) if _STEP in store else None
+        step = number(store[_STEP], file) if _STEP in store else None
+        return dataclasses.replace(checkpoint, moments=_same_names(saved, store, file), step=step)
     prefix = listed(os.path.join(path, "checkpoints"))
     if not prefix or not os.path.exists(f"{prefix}.index"):
-        return {}, None
+        return checkpoint
     try:
-        return _optimizer_of_run(prefix, shapes, checkpoint.tensors)
+        moments, step = _optimizer_of_run(prefix, shapes, checkpoint.tensors)
     except DataError as error:  # the model itself is complete
-        checkpoint.warnings.append(f"optimizer state not read: {error}")
-        return {}, None
+        return checkpoint.reported(f"optimizer state not read: {error}")
+    return dataclasses.replace(checkpoint, moments=moments, step=step)
 
 
 def _optimizer_of_run(prefix: str, shapes: Shapes, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], int]:
-    """As `_optimizer`, from a training run's newest checkpoint, which must be of the same step as the model."""
+    """Moments and step from a training run's newest checkpoint, which must be of the same step as the model."""
     store = open_bundle(prefix)
     weight, step = "embeddings/norm/gamma", _in_run("state")
     names = {name: f"slots/{name}" for name in shapes} | {weight: f"weights/{weight}"}
@@ -171,21 +178,18 @@ def _in_run(name: str) -> str:
     return f"{name.replace('/', '..')}/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
+def write(checkpoint: Checkpoint, path: str) -> Written:
     """Writes a Checkpoint into the directory `path`; config.json comes last, so a directory that has it is complete.
 
     Files of an earlier model in this directory that the present one lacks are removed: they would be read as its own.
-
-    Returns:
-        The name in the file of each variable and slot, by path: here the path itself.
     """
     os.makedirs(path, exist_ok=True)
     remove_abandoned(path)
     write_tensors(os.path.join(path, _WEIGHTS), checkpoint.tensors | checkpoint.ranges)
-    has_optimizer = bool(checkpoint.slots) or checkpoint.step is not None
+    has_optimizer = bool(checkpoint.moments) or checkpoint.step is not None
     if has_optimizer:
         step = {} if checkpoint.step is None else {_STEP: tensor_of(np.array([checkpoint.step]), _STEP)}
-        write_tensors(os.path.join(path, _OPTIMIZER), checkpoint.slots | step)
+        write_tensors(os.path.join(path, _OPTIMIZER), checkpoint.moments | step)
     if checkpoint.tokenizer:
         checkpoint.tokenizer.save(path)
     checksums = dict(checkpoint.tokenizer.checksums) if checkpoint.tokenizer else {}
@@ -197,7 +201,7 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     config = {"format": FORMAT} | description(checkpoint)
     checksums[_CONFIG] = _content_checksum(config)
     write_json(os.path.join(path, _CONFIG), config | {_CHECKSUMS: checksums})
-    return {name: name for name in [*checkpoint.tensors, *checkpoint.slots]}
+    return Written({name: name for name in [*checkpoint.tensors, *checkpoint.moments]})
 
 
 def _content_checksum(config: Json) -> str:
@@ -285,7 +289,8 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
         )
         if checkpoint.head or not own:  # not a task that this version does not know
             names = {name: f"{folder}/{name}" if folder else name for name in checkpoint.shapes()}
-            checkpoint.tensors = {name: tensors[full if full in tensors else name] for name, full in names.items()}
+            own_tensors = {name: tensors[full if full in tensors else name] for name, full in names.items()}
+            checkpoint = dataclasses.replace(checkpoint, tensors=own_tensors)
         save_checkpoint(checkpoint, os.path.join(path, folder) if folder else path)  # without "/": it may be a file
 
 

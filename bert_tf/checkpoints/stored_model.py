@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
@@ -79,43 +79,64 @@ def check_writable(checkpoint: "Checkpoint", library: str, heads: Collection[str
             raise ConfigError(f"model.{field} is {ours!r}, and in {library} it is {value!r}{ELSEWHERE}")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What was guessed, made up or left out when a model was read, changed or written.
+
+    Attributes:
+        warnings: guesses, defaults and made-up values.
+        unused_tensors: names of the tensors that were not read or not written, each with the reason.
+        no_head: why the head of the model cannot be read; "" if it can, or if there is none.
+        no_tokenizer: why a tokenizer that lies beside it cannot be read, and what to do; "" if it can, or if there is
+            none.
+        no_vectors: the reason why the vectors that it was published for cannot be computed here; "" if they can.
+    """
+
+    warnings: tuple[str, ...] = ()
+    unused_tensors: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    no_head: str = ""
+    no_tokenizer: str = ""
+    no_vectors: str = ""
+
+    def __add__(self, other: "Report") -> "Report":
+        """Both, one after the other."""
+        return Report(
+            (*self.warnings, *other.warnings),
+            {**self.unused_tensors, **other.unused_tensors},
+            self.no_head or other.no_head,
+            self.no_tokenizer or other.no_tokenizer,
+            self.no_vectors or other.no_vectors,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """A model on disk, in any format.
 
     Attributes:
         tensors: Tensors by variable path.
-        ranges: of an encoder that was fine-tuned for int8, by path (`variables.range_shapes`); {} of others. They suit
-            these weights only.
         task: {"name", "settings"} as in saved models; None for a bare encoder.
         tokenizer: None if the checkpoint has none that this version reads.
-        no_tokenizer: why a tokenizer that lies beside it cannot be read, and what to do; "" if it can, or if there is
-            none.
         vectors: how vectors of sentences are computed, if it was published for them; their layers are in `tensors`.
-        no_vectors: the reason why what it was published for cannot be computed here; "" if it can.
-        no_head: why the head of the model cannot be read, so that `task` is None; "" if it can, or if there is none.
-        slots: Adam's moments under "PATH/m" and "PATH/v"; empty if the checkpoint has none.
+        moments: Adam's, under "PATH/m" and "PATH/v"; empty if the checkpoint has none.
         step: number of updates done, if known.
-        unused_tensors: names of the tensors that were not read, each with the reason.
-        warnings: guesses, defaults and made-up values, for the conversion report.
+        ranges: of an encoder that was fine-tuned for int8, by path (`variables.range_shapes`); {} of others. They suit
+            these weights only.
         source_metadata: {"format", ...} with the settings of a foreign format that have no equivalent here, kept so
             that they can be written back.
+        report: of how it was read and changed.
     """
 
     config: BertConfig
     tensors: dict[str, Tensor]
     task: Json | None = None
     tokenizer: BaseTokenizer | None = None
-    no_tokenizer: str = ""
     vectors: EmbeddingConfig | None = None
-    no_vectors: str = ""
-    no_head: str = ""
-    slots: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+    moments: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     step: int | None = None
-    unused_tensors: dict[str, str] = dataclasses.field(default_factory=dict)
-    warnings: list[str] = dataclasses.field(default_factory=list)
-    source_metadata: Json = dataclasses.field(default_factory=dict)
     ranges: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+    source_metadata: Json = dataclasses.field(default_factory=dict)
+    report: Report = Report()
 
     @property
     def head(self) -> str | None:
@@ -129,8 +150,8 @@ class Checkpoint:
 
     def tokenizer_of_text(self, path: StrPath) -> BaseTokenizer:
         """The tokenizer; DataError, which names `path`, if there is none."""
-        if self.no_tokenizer:
-            raise DataError(f"{path}: {self.no_tokenizer}")
+        if self.report.no_tokenizer:
+            raise DataError(f"{path}: {self.report.no_tokenizer}")
         if self.tokenizer is None:
             raise DataError(
                 f"{path}: no vocabulary to tokenize text with; expected a model with vocab.txt, with vocab.json and "
@@ -143,18 +164,24 @@ class Checkpoint:
         shapes = variable_shapes(self.config, *self._head())
         return {**shapes, **self.vectors.shapes(self.config.hidden_size)} if self.vectors else shapes
 
-    def read_tensors(self, table: WeightMap, store: Mapping[str, Tensor], file: str) -> None:
-        """Sets `tensors` by `weight_map.read_mapped`; a head that the checkpoint does not hold is left out."""
-        try:
-            self.tensors = read_mapped(table, self.shapes(), store, file)
-        except DataError as error:
-            self.leave_out_head(str(error))
-            self.tensors = read_mapped(table, self.shapes(), store, file)  # fails again if it is not the head
+    def reported(self, *warnings: str, **others: Any) -> "Checkpoint":
+        """The checkpoint with these warnings, and other fields of `Report`, added to its report."""
+        return dataclasses.replace(self, report=self.report + Report(warnings, **others))
 
-    def leave_out_head(self, why: str) -> None:
-        """Leaves only the encoder, as the head cannot be read."""
-        self.task, self.no_head = None, why
-        self.warnings.append(f"head: only the encoder is read: {why}")
+    def with_tensors(self, table: WeightMap, store: Mapping[str, Tensor], file: str) -> "Checkpoint":
+        """With the tensors that `weight_map.read_mapped` finds; without a head that the checkpoint does not hold."""
+        found = self
+        try:
+            tensors = read_mapped(table, self.shapes(), store, file)
+        except DataError as error:
+            found = self.without_head(str(error))
+            tensors = read_mapped(table, found.shapes(), store, file)  # fails again if it is not the head
+        return dataclasses.replace(found, tensors=tensors)
+
+    def without_head(self, why: str) -> "Checkpoint":
+        """Only the encoder, as the head cannot be read."""
+        left = dataclasses.replace(self, task=None)
+        return left.reported(f"head: only the encoder is read: {why}", no_head=why)
 
     def encoder(self, *, pooler: bool | None = None, dtype: str | None = None) -> BertEncoder:
         """The encoder with these weights; arguments as in `bert_tf.load`."""
@@ -168,8 +195,8 @@ class Checkpoint:
 
     def model(self, dtype: str | None = None) -> keras.Model:
         """Encoder and head with these weights; the encoder itself if there is no head, DataError if it is damaged."""
-        if self.no_head:
-            raise DataError(self.no_head)
+        if self.report.no_head:
+            raise DataError(self.report.no_head)
         with computing(Mode(zeros=True)):
             encoder = BertEncoder(self.config, dtype=dtype)
             model = build(encoder, *self._head())
@@ -192,6 +219,18 @@ class Checkpoint:
             features = from_dict(FeatureConfig, settings.get("features", {}))
             features.check(self.config.num_layers)
         return self.head, head.sizes(settings), features
+
+
+class Written(NamedTuple):
+    """What a format was written as.
+
+    Attributes:
+        names: the name in the file of each variable and moment that was written, by path; several joined by " + ".
+        report: what the format has no place for, what was made up for it, and what its own programs compute otherwise.
+    """
+
+    names: dict[str, str]
+    report: Report = Report()
 
 
 def assign(variables: Iterable[keras.Variable], tensors: Mapping[str, Tensor]) -> None:

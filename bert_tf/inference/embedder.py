@@ -34,8 +34,8 @@ def open_embedder(path: StrPath, per: str = "sentence", **settings: Any) -> "Emb
     tokenizer = checkpoint.tokenizer_of_text(path)
     config = EmbeddingConfig(per)
     if per == "sentence":
-        if checkpoint.no_vectors:
-            raise DataError(checkpoint.no_vectors)
+        if checkpoint.report.no_vectors:
+            raise DataError(checkpoint.report.no_vectors)
         config = checkpoint.vectors or config
     for name in settings.keys() - {field.name for field in dataclasses.fields(EmbeddingConfig)}:
         raise ConfigError(unknown_field(EmbeddingConfig, name, "vectors"))

@@ -145,9 +145,7 @@ def export_portable(
             with converted(smoothed_forms(encoder, ranges, clipped=kind.FIXED_SCALES)):
                 kind.write_int8(TokenGraph(task, model, kind.DTYPE), file)
         checked, warnings = _checked(graph, kind.runner(file), kind.RUNTIME, optimize) if check else ("", [])
-        known = len(checkpoint.warnings)
-        huggingface.describe(checkpoint, temporary)
-        warnings += checkpoint.warnings[known:]
+        warnings += huggingface.describe(checkpoint, temporary)
     inputs = tuple(spec.name for spec in graph.specs)
     return ExportedFile(os.path.join(directory, kind.FILE), task.name, inputs, outputs, checked, tuple(warnings))
 

@@ -21,7 +21,7 @@ def with_slots(checkpoint):
         for path, tensor in checkpoint.tensors.items()
         for index, slot in enumerate("mv")
     }
-    return dataclasses.replace(checkpoint, slots=slots, step=7)
+    return dataclasses.replace(checkpoint, moments=slots, step=7)
 
 
 def test_new_wordpieces_get_the_mean_of_the_old_ones():
@@ -36,8 +36,8 @@ def test_new_wordpieces_get_the_mean_of_the_old_ones():
         for row in new[len(PIECES) :]:
             np.testing.assert_allclose(row, old.mean(0), rtol=1e-5)
         for slot in "mv":
-            slots = changed.slots[f"{path}/{slot}"].read()
-            np.testing.assert_array_equal(slots[: len(PIECES)], checkpoint.slots[f"{path}/{slot}"].read())
+            slots = changed.moments[f"{path}/{slot}"].read()
+            np.testing.assert_array_equal(slots[: len(PIECES)], checkpoint.moments[f"{path}/{slot}"].read())
             assert not slots[len(PIECES) :].any()
     assert changed.shapes() == {path: tensor.shape for path, tensor in changed.tensors.items()}
 
@@ -57,8 +57,8 @@ def test_outputs_for_old_wordpieces_are_unchanged_and_new_ones_are_known():
 def test_the_report_lists_added_wordpieces_and_those_that_no_text_can_produce():
     changed = adapt.add_pieces(small_checkpoint(), NEW)
     count = len(PIECES)
-    assert any(f"3 added (ids {count} to {count + 2})" in note for note in changed.warnings)
-    (unseen,) = [note for note in changed.warnings if "never produces" in note]
+    assert any(f"3 added (ids {count} to {count + 2})" in note for note in changed.report.warnings)
+    (unseen,) = [note for note in changed.report.warnings if "never produces" in note]
     assert "[E1]" in unseen and "covid" not in unseen
 
 
@@ -91,7 +91,7 @@ def test_longer_positions_repeat_the_learned_ones(offset):
         changed.encoder()(inputs)["sequence_output"], model(inputs)["sequence_output"].numpy()
     )
     assert changed.config.max_position_embeddings == 60
-    assert any("from 24 to 60" in note for note in changed.warnings)
+    assert any("from 24 to 60" in note for note in changed.report.warnings)
 
 
 @pytest.mark.parametrize("offset", [0, 2])
@@ -100,12 +100,12 @@ def test_a_model_with_fewer_positions_computes_the_same(offset):
     model = model_of(checkpoint)
     changed = adapt.resize_positions(with_slots(checkpoint), 20)
     path, inputs = "embeddings/position_embeddings", {name: value[:, :20] for name, value in inputs_for(None).items()}
-    assert changed.tensors[path].shape == changed.slots[f"{path}/m"].shape == (20 + offset, 32)
-    assert changed.slots[f"{path}/m"].read().shape == (20 + offset, 32)
+    assert changed.tensors[path].shape == changed.moments[f"{path}/m"].shape == (20 + offset, 32)
+    assert changed.moments[f"{path}/m"].read().shape == (20 + offset, 32)
     np.testing.assert_array_equal(
         changed.encoder()(inputs)["sequence_output"], model(inputs)["sequence_output"].numpy()
     )
-    assert changed.config.max_position_embeddings == 20 and not changed.warnings
+    assert changed.config.max_position_embeddings == 20 and not changed.report.warnings
 
 
 def test_as_many_positions_and_fewer_than_the_task_reads_are_refused():
@@ -125,7 +125,7 @@ def test_weights_are_rounded_to_the_nearest(dtype, error):
         values = tensor.read()
         assert values.dtype.name == tensor.dtype == dtype
         np.testing.assert_allclose(values.astype(np.float32), checkpoint.tensors[path].read(), rtol=error, atol=1e-6)
-    assert {tensor.dtype for tensor in changed.slots.values()} == {"float32"}
+    assert {tensor.dtype for tensor in changed.moments.values()} == {"float32"}
 
 
 def test_a_value_out_of_range_of_a_number_format_is_named():

@@ -323,15 +323,15 @@ def test_the_optimizer_state_of_a_run_is_read_and_written_with_its_model(tmp_pat
     save_state(tmp_path, weights | slots | state)
     checkpoint = directory.read(str(tmp_path))
     assert checkpoint.step == 7
-    assert len(checkpoint.slots) == 2 * len(checkpoint.tensors)
+    assert len(checkpoint.moments) == 2 * len(checkpoint.tensors)
     for path, tensor in checkpoint.tensors.items():
         for index, slot in enumerate("mv"):
-            np.testing.assert_array_equal(checkpoint.slots[f"{path}/{slot}"].read(), tensor.read() + index)
+            np.testing.assert_array_equal(checkpoint.moments[f"{path}/{slot}"].read(), tensor.read() + index)
     directory.write(checkpoint, str(tmp_path / "copy"))
     copy = directory.read(str(tmp_path / "copy"))
     assert copy.step == 7
-    for name, tensor in checkpoint.slots.items():
-        np.testing.assert_array_equal(copy.slots[name].read(), tensor.read())
+    for name, tensor in checkpoint.moments.items():
+        np.testing.assert_array_equal(copy.moments[name].read(), tensor.read())
 
 
 @pytest.mark.parametrize("damage", ["went on", "cut short"])
@@ -346,13 +346,13 @@ def test_a_model_is_read_without_the_optimizer_state_of_another_model(tmp_path, 
         (index,) = (tmp_path / "checkpoints").glob("*.index")
         index.write_bytes(index.read_bytes()[:50])
     checkpoint = directory.read(str(tmp_path))
-    assert (checkpoint.slots, checkpoint.step) == ({}, None)
-    assert "optimizer state not read" in checkpoint.warnings[0]
+    assert (checkpoint.moments, checkpoint.step) == ({}, None)
+    assert "optimizer state not read" in checkpoint.report.warnings[0]
 
 
 def read_all(path):
     checkpoint = directory.read(str(path))
-    for tensor in [*checkpoint.tensors.values(), *checkpoint.slots.values()]:
+    for tensor in [*checkpoint.tensors.values(), *checkpoint.moments.values()]:
         tensor.read()
     return checkpoint
 
@@ -364,7 +364,10 @@ def of_all_kinds(tmp_path_factory):
     for kind, tokenizer in TOKENIZERS.items():
         checkpoint = small_checkpoint("classification", vocab_size=tokenizer().vocab_size)
         checkpoint = dataclasses.replace(checkpoint, tokenizer=tokenizer(), step=3)
-        checkpoint.slots = {f"{name}/{slot}": tensor for name, tensor in checkpoint.tensors.items() for slot in "mv"}
+        checkpoint = dataclasses.replace(
+            checkpoint,
+            moments={f"{name}/{slot}": tensor for name, tensor in checkpoint.tensors.items() for slot in "mv"},
+        )
         made[kind] = tmp_path_factory.mktemp(kind)
         directory.write(checkpoint, str(made[kind]))
     return made

@@ -1,5 +1,6 @@
 """Errors for paths without a recognisable model, and for weights that are none."""
 
+import dataclasses
 import shutil
 
 import numpy as np
@@ -72,7 +73,7 @@ def test_features_of_our_format_are_refused_by_the_others_and_restored_by_ours(t
     checkpoint = small_checkpoint(head, **config)
     if head:
         settings = checkpoint.task["settings"] | {"head": "bilstm"}
-        checkpoint.task = {"name": head.removesuffix("_bilstm"), "settings": settings}
+        checkpoint = dataclasses.replace(checkpoint, task={"name": head.removesuffix("_bilstm"), "settings": settings})
     with raises(ConfigError, *what) as caught:
         write(checkpoint, str(tmp_path / "theirs"))
     assert "bert_tf" in str(caught.value) and "\n" not in str(caught.value)
@@ -103,7 +104,9 @@ def test_weights_that_are_not_finite_are_refused_when_read(tmp_path, format, val
 def test_no_program_answers_with_or_converts_weights_that_are_not_finite(programs, tmp_path):
     name, path = "bilstm_0_forward/lstm_cell/bias", str(tmp_path / "model")
     checkpoint = small_checkpoint("classification_bilstm")
-    checkpoint.task = {"name": "classification", "settings": checkpoint.task["settings"] | {"head": "bilstm"}}
+    checkpoint = dataclasses.replace(
+        checkpoint, task={"name": "classification", "settings": checkpoint.task["settings"] | {"head": "bilstm"}}
+    )
     checkpoint.tensors[name] = tensor_of(np.full(4 * 32, np.nan, np.float32), name)
     directory.write(checkpoint, path)
     for program, flags in {

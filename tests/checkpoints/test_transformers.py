@@ -172,7 +172,7 @@ def test_their_models_give_the_same_outputs_here_and_are_written_back_bit_for_bi
 
     (tmp_path / "ours").mkdir()
     checkpoint = huggingface.read(path)
-    assert not checkpoint.unused_tensors
+    assert not checkpoint.report.unused_tensors
     huggingface.write(checkpoint, str(tmp_path / "ours"))
     again = opened(name, tmp_path / "ours")
     assert activation in (getattr(again.config, name, None) for name in ("hidden_act", "activation"))
@@ -200,7 +200,7 @@ def test_our_models_give_the_same_outputs_there(tmp_path, family, head, pooler):
     checkpoint = small_checkpoint(head, **(FAMILIES[family] | {"pooler": pooler and not lacks_pooler}))
     model = model_of(checkpoint)
     if family == "roberta":
-        checkpoint.tokenizer = None  # whose padding would have the id 1
+        checkpoint = dataclasses.replace(checkpoint, tokenizer=None)  # whose padding would have the id 1
     huggingface.write(checkpoint, str(tmp_path))
     options = {} if pooler or head else {"add_pooling_layer": False}
     theirs = opened(kind, tmp_path, **options)
@@ -295,7 +295,7 @@ def test_their_tokenizer_gives_the_same_ids_for_real_sentences(tmp_path, layout,
     pieces = [piece for piece in pieces if piece]
     shape = {"position_offset": pieces.index("[PAD]") + 1, "type_vocab_size": 1} if layout == "roberta" else {}
     checkpoint = small_checkpoint(vocab_size=len(pieces), num_layers=1, **shape)
-    checkpoint.tokenizer = bert_tf.Tokenizer(pieces, **settings)
+    checkpoint = dataclasses.replace(checkpoint, tokenizer=bert_tf.Tokenizer(pieces, **settings))
     huggingface.write(checkpoint, str(tmp_path))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert theirs.model_max_length == 24
@@ -314,7 +314,9 @@ def test_their_tokenizer_is_read_from_tokenizer_json_alone(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     checkpoint = small_checkpoint()
-    checkpoint.tokenizer = bert_tf.Tokenizer(PIECES, strip_accents=False, max_input_chars_per_word=100)  # as theirs
+    checkpoint = dataclasses.replace(
+        checkpoint, tokenizer=bert_tf.Tokenizer(PIECES, strip_accents=False, max_input_chars_per_word=100)
+    )  # as theirs
     huggingface.write(checkpoint, str(source))
     theirs = transformers.AutoTokenizer.from_pretrained(source)
     theirs.save_pretrained(tmp_path)

@@ -128,7 +128,7 @@ def test_rows_of_the_kept_pieces_are_unchanged():
         rows = ids if with_rows else slice(None)
         np.testing.assert_array_equal(changed.tensors[path].read(), tensor.read()[rows])
         for slot in (f"{path}/m", f"{path}/v"):
-            np.testing.assert_array_equal(changed.slots[slot].read(), checkpoint.slots[slot].read()[rows])
+            np.testing.assert_array_equal(changed.moments[slot].read(), checkpoint.moments[slot].read()[rows])
     assert changed.shapes() == {path: tensor.shape for path, tensor in changed.tensors.items()}
     assert report["pieces"] == [len(old), len(ids)]
     assert report["weights"] == [checkpoint.model().count_params(), changed.model().count_params()]

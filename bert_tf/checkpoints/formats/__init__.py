@@ -5,7 +5,7 @@ from typing import Protocol
 
 from bert_tf.checkpoints import directory, hub
 from bert_tf.checkpoints.formats import google, huggingface, model_garden
-from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.stored_model import Checkpoint, Written
 from bert_tf.errors import DataError
 from bert_tf.files import text_path
 
@@ -27,8 +27,8 @@ class WritableFormat(Protocol):
 
     FORMAT: str
 
-    def write(self, checkpoint: Checkpoint, path: str) -> dict[str, str]:
-        """Writes a checkpoint into an empty directory; returns the foreign name of each variable, by path."""
+    def write(self, checkpoint: Checkpoint, path: str) -> Written:
+        """Writes a checkpoint into an empty directory."""
 
 
 # Files beside the weights that change what other programs compute with a model -> what is in them.
@@ -62,10 +62,8 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False)
     checkpoint = reader.read(path, allow_pickle)
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     unread = _NEVER_READ if reader.FORMAT == huggingface.FORMAT else _NEVER_READ | _ONLY_IN_HUGGING_FACE
-    for name, what in unread.items():
-        if os.path.exists(os.path.join(folder, name)):
-            checkpoint.warnings.append(f"unread: {name} holds {what}")
-    return checkpoint
+    beside = {name: what for name, what in unread.items() if os.path.exists(os.path.join(folder, name))}
+    return checkpoint.reported(*(f"unread: {name} holds {what}" for name, what in beside.items()))
 
 
 def format_of(path: str) -> ReadableFormat | None:

@@ -19,7 +19,7 @@ from bert_tf.checkpoints.formats.google_families import (
     Family,
     family_of,
 )
-from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint, check_writable
+from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint, Report, Written, check_writable
 from bert_tf.checkpoints.tensor import Tensor, number, tensor_of
 from bert_tf.checkpoints.tensor_files import bundles
 from bert_tf.checkpoints.weight_map import WeightMap, first_names, names_of, read_mapped, write_mapped
@@ -35,7 +35,7 @@ FORMAT = "google"
 
 _VOCABULARY, _CHECKPOINT = "vocab.txt", "bert_model.ckpt"
 _EPSILON = 1e-12  # of tf.contrib.layers.layer_norm, which modeling.py uses
-_SLOTS = {"m": "adam_m", "v": "adam_v"}  # AdamWeightDecayOptimizer of optimization.py
+_MOMENTS = {"m": "adam_m", "v": "adam_v"}  # AdamWeightDecayOptimizer of optimization.py
 _STEP = "global_step"
 # The heads that can be written: those of the scripts, and others with the variables of run_classifier.py's.
 _WRITTEN = [name for name, head in HEADS.items() if head.parts and head.parts <= BERT.parts]
@@ -101,48 +101,43 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         checkpoint = Checkpoint(
             config=configs.read_config(settings, file, family, f"{prefix}.meta", warnings), tensors={}
         )
-    checkpoint.warnings += warnings
-    checkpoint.source_metadata = checkpoint.source_metadata or {
-        "format": FORMAT,
-        "settings": configs.other_settings(settings) if family is BERT else {},
-    }
+    others = {"format": FORMAT, "settings": configs.other_settings(settings) if family is BERT else {}}
+    checkpoint = dataclasses.replace(checkpoint, source_metadata=checkpoint.source_metadata or others)
     if not has_description:
-        checkpoint.tokenizer, note = _tokenizer(folder, family, checkpoint.config.vocab_size)
-        checkpoint.warnings.append(note)
+        tokenizer, note = _tokenizer(folder, family, checkpoint.config.vocab_size)
+        checkpoint = dataclasses.replace(checkpoint, tokenizer=tokenizer)
+        warnings.append(note)
+    checkpoint = checkpoint.reported(*warnings)
     table = family.weight_map(checkpoint.config.num_layers)
     if not checkpoint.task:
-        _find_head(checkpoint, store, table, family, has_description)
+        checkpoint = _with_head(checkpoint, store, table, family, has_description)
     known = names_of(table, table)
     strange = [
         name
         for name in store
-        if name.startswith(family.head_scopes) and known.isdisjoint((name, name.rpartition("/")[0]))  # or a slot
+        if name.startswith(family.head_scopes) and known.isdisjoint((name, name.rpartition("/")[0]))  # or a moment
     ]
     if strange and checkpoint.task:
-        checkpoint.leave_out_head(_describe(prefix, family, strange))
-    checkpoint.read_tensors(table, store, prefix)
+        checkpoint = checkpoint.without_head(_describe(prefix, family, strange))
+    checkpoint = checkpoint.with_tensors(table, store, prefix)
     shapes = checkpoint.shapes()
-    slots = _slot_map(table)
-    slot_shapes = {
-        f"{name}/{slot}": shape
+    moments = _moment_map(table)
+    saved = {
+        f"{name}/{moment}": shape
         for name, shape in shapes.items()
-        for slot in _SLOTS
-        if any(slot_name in store for slot_name in slots[f"{name}/{slot}"].names)
+        for moment in _MOMENTS
+        if any(found in store for found in moments[f"{name}/{moment}"].names)
     }
-    checkpoint.slots = read_mapped(slots, slot_shapes, store, prefix)
-    checkpoint.step = number(store[_STEP], prefix) if _STEP in store else None
-    taken = names_of(table, shapes) | names_of(slots, slot_shapes) | {_STEP}
-    checkpoint.unused_tensors = _unused_tensors(store, taken, table, family, prefix)
-    return checkpoint
+    taken = names_of(table, shapes) | names_of(moments, saved) | {_STEP}
+    return dataclasses.replace(
+        checkpoint,
+        moments=read_mapped(moments, saved, store, prefix),
+        step=number(store[_STEP], prefix) if _STEP in store else None,
+    ).reported(unused_tensors=_unused_tensors(store, taken, table, family, prefix))
 
 
-def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
+def write(checkpoint: Checkpoint, path: str) -> Written:
     """Writes bert_config.json, bert_model.ckpt.* and vocab.txt into an empty directory.
-
-    Adds to the checkpoint's warnings where google-research/bert would compute other values.
-
-    Returns:
-        The names in the file of each variable and slot, by path, joined by " + ".
 
     Raises:
         OSError: the files cannot be written.
@@ -156,16 +151,17 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
         raise ConfigError(
             f"model.type_vocab_size is 0, and google-research/bert always adds a type embedding{ELSEWHERE}"
         )
-    table, tensors = BERT.weight_map(config.num_layers), checkpoint.tensors | checkpoint.slots
+    table, tensors = BERT.weight_map(config.num_layers), checkpoint.tensors | checkpoint.moments
+    report = Report()
     if checkpoint.vectors and checkpoint.vectors.dense:
         layers = checkpoint.vectors.shapes(config.hidden_size)
-        checkpoint.unused_tensors |= dict.fromkeys(layers, "google-research/bert's format has no layers for vectors")
-        checkpoint.warnings.append(
-            "vectors: how those of sentences are computed is not written, as it has a dense layer"
+        report = Report(
+            ("vectors: how those of sentences are computed is not written, as it has a dense layer",),
+            dict.fromkeys(layers, "google-research/bert's format has no layers for vectors"),
         )
-        checkpoint.vectors = None
+        checkpoint = dataclasses.replace(checkpoint, vectors=None)
         tensors = {name: tensor for name, tensor in tensors.items() if name not in layers}
-    table |= _slot_map(table)
+    table |= _moment_map(table)
     store = write_mapped(table, tensors)
     if not config.pooler:
         for part, shape in (("kernel", (config.hidden_size,) * 2), ("bias", (config.hidden_size,))):
@@ -180,16 +176,16 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     described = dataclasses.replace(checkpoint, source_metadata={}) if google else checkpoint
     settings = configs.to_settings(described, checkpoint.source_metadata["settings"] if google else {})
     write_json(os.path.join(path, configs.FILE), settings)
-    checkpoint.warnings += _deviations(checkpoint)
-    return {name: " + ".join(table[name].names) for name in tensors}
+    names = {name: " + ".join(table[name].names) for name in tensors}
+    return Written(names, report + Report(tuple(_deviations(checkpoint))))
 
 
-def _slot_map(table: WeightMap) -> WeightMap:
-    """The weight map of Adam's slots, "PATH/m" and "PATH/v"."""
+def _moment_map(table: WeightMap) -> WeightMap:
+    """The weight map of Adam's moments, "PATH/m" and "PATH/v"."""
     return {
-        f"{path}/{slot}": dataclasses.replace(mapping, names=tuple(f"{name}/{theirs}" for name in mapping.names))
+        f"{path}/{moment}": dataclasses.replace(mapping, names=tuple(f"{name}/{theirs}" for name in mapping.names))
         for path, mapping in table.items()
-        for slot, theirs in _SLOTS.items()
+        for moment, theirs in _MOMENTS.items()
     }
 
 
@@ -214,33 +210,34 @@ def _tokenizer(folder: str, family: Family, vocab_size: int) -> tuple[BaseTokeni
     return Tokenizer(pieces, **settings), note
 
 
-def _find_head(
+def _with_head(
     checkpoint: Checkpoint, store: Mapping[str, Tensor], table: WeightMap, family: Family, has_description: bool
-) -> None:
-    """Sets the task and the pooler by the names of the variables."""
+) -> Checkpoint:
+    """With the task and the pooler that the names of the variables tell."""
     parts = {path.partition("/")[0] for path, mapping in table.items() if not store.keys().isdisjoint(mapping.names)}
     found = next((name for name, head in HEADS.items() if head.parts and head.parts <= parts), None)
     config = checkpoint.config
     settings: Json = {"max_length": config.max_position_embeddings}
     # A model without a pooler is written with a pooler of zeros, which is used if a head has been trained on it since.
     pooler = config.pooler if has_description else "pooler" in parts
-    checkpoint.config = dataclasses.replace(config, pooler=pooler or (found is not None and HEADS[found].pooled))
+    config = dataclasses.replace(config, pooler=pooler or (found is not None and HEADS[found].pooled))
+    checkpoint = dataclasses.replace(checkpoint, config=config)
     ours = (family.scope, *family.head_scopes, *HEAD_VARIABLES.values())
     others = [name for name, tensor in store.items() if tensor.shape and not name.startswith(ours)]
     if found == "classification" and others:
-        checkpoint.warnings.append(
+        return checkpoint.reported(
             f"head: only the encoder is read: what the classifier reads is not known, as there is also {others[0]}"
         )
-    elif found == "classification":
+    name = found
+    if found == "classification":
         shapes = [store[output].shape for output in ("output_weights", "output_bias") if output in store]
         count = max(shape[0] if shape else 1 for shape in shapes)
-        name, assumption = found, f"labels: named 0 to {count - 1}"
+        assumption = f"labels: named 0 to {count - 1}"
         if count == 1:
             name, assumption = "regression", "task regression: assumed, as there is one output"
-        checkpoint.warnings.append(f"{assumption}; google-research/bert does not save labels")
-        checkpoint.task = {"name": name, "settings": settings | {"labels": [str(index) for index in range(count)]}}
-    elif found:
-        checkpoint.task = {"name": found, "settings": settings}
+        checkpoint = checkpoint.reported(f"{assumption}; google-research/bert does not save labels")
+        settings["labels"] = [str(index) for index in range(count)]
+    return dataclasses.replace(checkpoint, task={"name": name, "settings": settings} if name else None)
 
 
 def _unused_tensors(
@@ -258,7 +255,7 @@ def _unused_tensors(
     known, poolers = names_of(table, table), names_of(table, [path for path in table if path.startswith("pooler/")])
     unused_tensors, unknown = {}, []
     for name in store.keys() - taken:
-        base = name.rpartition("/")[0]  # the name of a slot is its variable's, a slash and one word more
+        base = name.rpartition("/")[0]  # the name of a moment is its variable's, a slash and one word more
         variable = base if base in store else name
         if other := next((what for start, what in family.others.items() if name.startswith(start)), None):
             unused_tensors[name] = other

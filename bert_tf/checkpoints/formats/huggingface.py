@@ -11,7 +11,7 @@ from bert_tf.checkpoints import directory, tokenizer_files
 from bert_tf.checkpoints.formats import huggingface_config as configs
 from bert_tf.checkpoints.formats import sentence_modules
 from bert_tf.checkpoints.formats.huggingface_families import Family, other_family, reads_pooled
-from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint
+from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint, Report, Written
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_pickled
 from bert_tf.checkpoints.tensor_files.safetensors import open_sharded, open_tensors, write_tensors
@@ -94,8 +94,9 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     no_head, read_model = "", functools.partial(_read_model, settings, family, file, config, store, weights, max_length)
     try:
         model = read_model(head)
-        if foreign and head and HEADS[head].labels and model.unused_tensors:
-            raise DataError(f"what its classifier reads is not known, as it also has {', '.join(model.unused_tensors)}")
+        unused = model.report.unused_tensors
+        if foreign and head and HEADS[head].labels and unused:
+            raise DataError(f"what its classifier reads is not known, as it also has {', '.join(unused)}")
         found = f"its tensors are those of the head {head}" if head else "only the encoder is read"
     except DataError as error:
         found, no_head = f"only the encoder is read: {error}", "" if guess else str(error)
@@ -108,18 +109,16 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     except DataError as error:
         vectors, layers, no_vectors = None, {}, str(error)
         warnings.append(f"vectors: what the model was published for is left out: {error}")
+    unused = model.report.unused_tensors
     if foreign:
         why = f"{'another part of ' if head else ''}the head of {foreign}, which bert_tf does not have"
-        model.unused_tensors = dict.fromkeys(model.unused_tensors, why)
+        unused = dict.fromkeys(unused, why)
     return dataclasses.replace(
         model,
         tensors=model.tensors | layers,
         vectors=vectors,
-        no_vectors=no_vectors,
-        no_head=no_head,
         tokenizer=tokenizer,
-        no_tokenizer=no_tokenizer,
-        warnings=warnings + model.warnings,
+        report=Report((*warnings, *model.report.warnings), unused, no_head, no_tokenizer, no_vectors),
         source_metadata={
             "format": FORMAT,
             "model_type": settings["model_type"],
@@ -178,75 +177,75 @@ def _read_model(
         config=config,
         tensors=found,
         task=configs.read_task(settings, head, labels, max_length, warnings) if head else None,
-        unused_tensors={store[name].source: "not part of a model of this class" for name in unused},
-        warnings=warnings,
+        report=Report(tuple(warnings), {store[name].source: "not part of a model of this class" for name in unused}),
     )
 
 
-def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
-    """Writes a directory that Transformers opens, into an empty directory; config.json comes last.
-
-    Adds tensors that the format cannot hold to the checkpoint's `unused_tensors`, and made-up ones to its `warnings`.
-
-    Returns:
-        The names in the file of each variable, by path, joined by " + ".
-    """
+def write(checkpoint: Checkpoint, path: str) -> Written:
+    """Writes a directory that Transformers opens, into an empty directory; config.json comes last."""
     family, config, head = configs.family_for(checkpoint), checkpoint.config, checkpoint.head
-    names = sentence_modules.write(path, checkpoint)
+    names, report = sentence_modules.write(path, checkpoint)
+    warnings, unused = list(report.warnings), dict(report.unused_tensors)
     tensors = {name: one for name, one in checkpoint.tensors.items() if not name.startswith(VECTORS)}
     table = family.weight_map(config, head, family.prefix if head else "")
     if not family.has_pooler(head):
         pooler = [name for name in tensors if name.startswith("pooler/")]
-        checkpoint.unused_tensors |= dict.fromkeys(pooler, f"{family.class_name(head)} of Transformers has no pooler")
+        unused |= dict.fromkeys(pooler, f"{family.class_name(head)} of Transformers has no pooler")
         tensors = {name: tensor for name, tensor in tensors.items() if name not in pooler}
     if not head and family.has_pooler(head) and not config.pooler:
-        checkpoint.warnings.append("no pooler: open it with AutoModel.from_pretrained(..., add_pooling_layer=False)")
+        warnings.append("no pooler: open it with AutoModel.from_pretrained(..., add_pooling_layer=False)")
     if not config.type_vocab_size and "embeddings/type_embeddings" in table:
         dtype = tensors["embeddings/word_embeddings"].dtype
         zeros = np.zeros((1, config.embedding_width), dtype)
         tensors["embeddings/type_embeddings"] = tensor_of(zeros, "embeddings/type_embeddings")
-        checkpoint.warnings.append("type embeddings: one row of zeros, as the model has none")
-    checkpoint.unused_tensors |= {name: "Transformers' models hold no optimizer state" for name in checkpoint.slots}
+        warnings.append("type embeddings: one row of zeros, as the model has none")
+    unused |= dict.fromkeys(checkpoint.moments, "Transformers' models hold no optimizer state")
     if checkpoint.step is not None:
-        checkpoint.unused_tensors["step"] = "Transformers' models hold no number of steps"
+        unused["step"] = "Transformers' models hold no number of steps"
 
     write_tensors(os.path.join(path, "model.safetensors"), write_mapped(table, tensors))
-    _write_settings(checkpoint, family, path)
+    warnings += _write_settings(checkpoint, family, path)
     ours = [name for name in tensors if name in checkpoint.tensors]
-    return {name: " + ".join(table[name].names) for name in ours} | names
+    names = {name: " + ".join(table[name].names) for name in ours} | names
+    return Written(names, Report(tuple(warnings), unused))
 
 
-def describe(checkpoint: Checkpoint, path: str) -> None:
+def describe(checkpoint: Checkpoint, path: str) -> list[str]:
     """Writes a directory as `write` does, but without the weights of the model, for programs that have its graph.
 
-    If Transformers has no class for the model, config.json names none, but a family, sizes and labels. Adds to the
-    checkpoint's warnings what is missing.
+    If Transformers has no class for the model, config.json names none, but a family, sizes and labels.
+
+    Returns:
+        Warnings, such as what is missing.
     """
-    named = True
+    named, warnings = True, list[str]()
     try:
         family = configs.family_for(checkpoint)
     except ConfigError as error:
         family, named = configs.nearest_family(checkpoint), False
-        checkpoint.warnings.append(f"config.json names no class of a model: {str(error).removesuffix(ELSEWHERE)}")
-    sentence_modules.write(path, checkpoint)
+        warnings.append(f"config.json names no class of a model: {str(error).removesuffix(ELSEWHERE)}")
+    warnings += sentence_modules.write(path, checkpoint).report.warnings
     try:
-        _write_settings(checkpoint, family, path, named=named)
+        warnings += _write_settings(checkpoint, family, path, named=named)
     except ConfigError as error:
         assert checkpoint.tokenizer
         checkpoint.tokenizer.save(path)
-        checkpoint.warnings.append(f"the tokenizer's files are bert_tf's own: {str(error).removesuffix(ELSEWHERE)}")
+        warnings.append(f"the tokenizer's files are bert_tf's own: {str(error).removesuffix(ELSEWHERE)}")
         _write_config(checkpoint, family, path, named=named)
+    return warnings
 
 
-def _write_settings(checkpoint: Checkpoint, family: Family, path: str, *, named: bool = True) -> None:
-    """Writes the files of the tokenizer and, after them, config.json; `named` as for `configs.to_settings`."""
+def _write_settings(checkpoint: Checkpoint, family: Family, path: str, *, named: bool = True) -> list[str]:
+    """Writes the files of the tokenizer and, after them, config.json; returns warnings.
+
+    `named` is as for `configs.to_settings`.
+    """
+    warnings = ["no tokenizer was written, as the model has none; copy its files from the source"]
     if checkpoint.tokenizer:
         others = _settings_of_source(checkpoint, "tokenizer_config")
         warnings = tokenizer_files.write_tokenizer(path, checkpoint.tokenizer, others, checkpoint.config, family.stem)
-        checkpoint.warnings += warnings
-    else:
-        checkpoint.warnings.append("no tokenizer was written, as the model has none; copy its files from the source")
     _write_config(checkpoint, family, path, named=named)
+    return warnings
 
 
 def _write_config(checkpoint: Checkpoint, family: Family, path: str, *, named: bool) -> None:

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
 from bert_tf.checkpoints.formats.google_families import BERT, FIELDS
-from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config
+from bert_tf.checkpoints.stored_model import Checkpoint, Report, foreign_config
 from bert_tf.checkpoints.tensor import Tensor, number, reshaped
 from bert_tf.checkpoints.tensor_files import bundles
 from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_of
@@ -114,23 +114,26 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         settings |= _graph(path)
     config, assumed = _config(store, *encoder, settings, keys, prefix)
     warnings += assumed
-    checkpoint = Checkpoint(
-        config=config, tensors={}, unused_tensors=unused_tensors, warnings=warnings, source_metadata={"format": FORMAT}
-    )
     head = _head(store)
-    if head:
-        checkpoint.task = {"name": head, "settings": {"max_length": config.max_position_embeddings}}
-    table, shapes = _weight_map(checkpoint, store, encoder[0]), checkpoint.shapes()
-    taken = names_of(table, shapes)
+    checkpoint = Checkpoint(
+        config=config,
+        tensors={},
+        task={"name": head, "settings": {"max_length": config.max_position_embeddings}} if head else None,
+        step=number(values[_STEP], prefix) if _STEP in values else None,
+        source_metadata={"format": FORMAT},
+    )
+    table, of_pooler = _weight_map(head, store, encoder[0])
+    checkpoint = dataclasses.replace(checkpoint, report=Report(tuple(warnings), unused_tensors) + of_pooler)
+    taken = names_of(table, checkpoint.shapes())
     if found := ", ".join(sorted(taken & twice)):
         raise DataError(f"{prefix} holds several variables with the same name: {found}; expected one encoder")
-    _add_unused(checkpoint, store.keys() - taken, prefix)
+    unused = store.keys() - taken - checkpoint.report.unused_tensors.keys()
+    checkpoint = checkpoint.reported(unused_tensors=_unused(unused, prefix))
     _join_heads(store, table, config)
-    checkpoint.read_tensors(table, store, prefix)
-    if _STEP in values:
-        checkpoint.step = number(values[_STEP], prefix)
-    _add_vocabulary(checkpoint, os.path.join(path, "assets") if saved_model else folder, values.get(_LOWER_CASE))
-    return checkpoint
+    checkpoint = checkpoint.with_tensors(table, store, prefix)
+    vocabulary = os.path.join(path, "assets") if saved_model else folder
+    tokenizer, notes = _tokenizer(vocabulary, config.vocab_size, values.get(_LOWER_CASE))
+    return dataclasses.replace(checkpoint, tokenizer=tokenizer).reported(*notes)
 
 
 def _variables(values: Mapping[str, Tensor], prefix: str) -> tuple[dict[str, Tensor], set[str], dict[str, str]]:
@@ -313,24 +316,26 @@ def _head(store: Collection[str]) -> str | None:
     return "pretraining" if _ending(store, *_NEXT_SENTENCE) else "masked_lm"
 
 
-def _weight_map(checkpoint: Checkpoint, store: Collection[str], encoder: WeightMap) -> WeightMap:
-    """The weight map of the encoder and its head; adds to the checkpoint's warnings and unused tensors."""
-    names, pooler = {}, _ending(store, _POOLER)
+def _weight_map(head: str | None, store: Collection[str], encoder: WeightMap) -> tuple[WeightMap, Report]:
+    """The weight map of the encoder and its head, and which pooler is used if there are two."""
+    names, pooler, report = {}, _ending(store, _POOLER), Report()
     if pooler:
         # Model Garden's pre-training trains this pooler; the encoder's own stays as it was initialised.
         names["pooler"] = pooler[0]
-        checkpoint.warnings.append(f"the pooler is {pooler[0]}, which was trained with next-sentence prediction")
         unused = sorted(names_of(encoder, ("pooler/kernel", "pooler/bias")) & set(store), reverse=True)
-        checkpoint.unused_tensors |= dict.fromkeys(unused, f"not trained: {pooler[0]} was used instead")
-    if checkpoint.head:
+        report = Report(
+            (f"the pooler is {pooler[0]}, which was trained with next-sentence prediction",),
+            dict.fromkeys(unused, f"not trained: {pooler[0]} was used instead"),
+        )
+    if head:
         # Not in the encoder's scope, but in the scope of the model that contains both.
         scope = next(name.partition("cls/predictions/")[0] for name in store if "cls/predictions/" in name)
         names |= {ours: f"{scope}cls/predictions/{theirs}" for ours, theirs in _MASKED_LM.items()}
         if f"{scope}{_TF1_BIAS}" in store:
             names["masked_lm/bias"] = f"{scope}{_TF1_BIAS}"
-    if checkpoint.head == "pretraining":
+    if head == "pretraining":
         names["next_sentence"] = _ending(store, *_NEXT_SENTENCE)[0]
-    return encoder | expand(names, TENSORFLOW)
+    return encoder | expand(names, TENSORFLOW), report
 
 
 def _join_heads(store: dict[str, Tensor], table: WeightMap, config: BertConfig) -> None:
@@ -348,33 +353,31 @@ def _join_heads(store: dict[str, Tensor], table: WeightMap, config: BertConfig) 
                 store[name] = reshaped(store[name], (hidden,) * (2 if kind.endswith("kernel") else 1))
 
 
-def _add_unused(checkpoint: Checkpoint, unused: set[str], prefix: str) -> None:
-    """Adds the outputs of fine-tuned heads to the checkpoint's unused tensors; DataError for any other variable."""
-    names = sorted(unused - checkpoint.unused_tensors.keys())
+def _unused(unused: set[str], prefix: str) -> dict[str, str]:
+    """The outputs of fine-tuned heads, each with the reason why it is not used; DataError for any other variable."""
+    names = sorted(unused)
     unknown = [name for name in names if not _TASK_OUTPUT.search(name)]
     if unknown:
         raise DataError(f"{prefix}: unknown {', '.join(unknown)}; {_EXPECTED}")
-    why = "belongs to a fine-tuned head; its task and labels are not in the files"
-    checkpoint.unused_tensors |= dict.fromkeys(names, why)
+    return dict.fromkeys(names, "belongs to a fine-tuned head; its task and labels are not in the files")
 
 
-def _add_vocabulary(checkpoint: Checkpoint, folder: str, lower_case: Tensor | None) -> None:
-    """Sets the tokenizer; `lower_case` holds one bool, and is None if the checkpoint lacks it."""
+def _tokenizer(folder: str, vocab_size: int, lower_case: Tensor | None) -> tuple[Tokenizer | None, list[str]]:
+    """The tokenizer, and what is guessed of it; `lower_case` holds one bool, and is None if the checkpoint lacks it."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     files = sorted(file for file in names if "vocab" in file and file.endswith(".txt"))
     if len(files) != 1:
         found = ", ".join(files) or "none"
-        checkpoint.warnings.append(f"no vocabulary: expected one file *vocab*.txt in {folder}, found {found}")
-        return
+        return None, [f"no vocabulary: expected one file *vocab*.txt in {folder}, found {found}"]
     file = os.path.join(folder, files[0])
     pieces = read_vocabulary(file)
-    check_size(pieces, checkpoint.config.vocab_size, file)
+    check_size(pieces, vocab_size, file)
     settings, note = guess_tokenizer(pieces)
     if lower_case is None:
-        checkpoint.warnings.append(note)
-    else:  # Model Garden's tokenizer strips accents if it lower-cases
-        settings["lower_case"] = settings["strip_accents"] = bool(number(lower_case, file))
-    checkpoint.tokenizer = Tokenizer(pieces, **settings)
+        return Tokenizer(pieces, **settings), [note]
+    # Model Garden's tokenizer strips accents if it lower-cases.
+    settings["lower_case"] = settings["strip_accents"] = bool(number(lower_case, file))
+    return Tokenizer(pieces, **settings), []
 
 
 def _find(store: Mapping[str, Tensor]) -> tuple[WeightMap, int] | None:

@@ -9,7 +9,7 @@ import dataclasses
 import os
 from typing import Any, NotRequired, TypedDict
 
-from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.stored_model import Checkpoint, Report, Written
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_pickled
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
@@ -173,28 +173,25 @@ def read(
     return vectors, tensors
 
 
-def write(path: str, checkpoint: Checkpoint) -> dict[str, str]:
+def write(path: str, checkpoint: Checkpoint) -> Written:
     """Writes modules.json and the folders of the modules into a Hugging Face directory.
 
     Args:
         path: directory.
-        checkpoint: its `vectors` say what to write. What the library computes differently is added to its `warnings`.
+        checkpoint: its `vectors` say what to write.
 
     Returns:
-        The name in its file of each tensor of a dense layer, by path.
+        The names of the tensors of dense layers, and what the library computes differently.
     """
-    vectors = checkpoint.vectors
+    vectors, report = checkpoint.vectors, Report()
     if not vectors or vectors.per != "sentence":
-        return {}
+        return Written({})
     shapes = vectors.shapes(checkpoint.config.hidden_size)
     if vectors.features != FeatureConfig():
-        checkpoint.warnings.append("vectors: not written, as sentence-transformers pools the last layer only")
-        checkpoint.unused_tensors |= dict.fromkeys(shapes, "sentence-transformers pools the last layer only")
-        return {}
+        why = "sentence-transformers pools the last layer only"
+        return Written({}, Report((f"vectors: not written, as {why}",), dict.fromkeys(shapes, why)))
     if vectors.long_texts != "head":
-        checkpoint.warnings.append(
-            "vectors: sentence-transformers cuts texts longer than max_length, and bert_tf splits them"
-        )
+        report = Report(("vectors: sentence-transformers cuts texts longer than max_length, and bert_tf splits them",))
     length = vectors.max_length or checkpoint.config.max_position_embeddings
     write_json(os.path.join(path, _TRANSFORMERS[0]), {"max_seq_length": length, "do_lower_case": False})
     prompts = {"prompts": vectors.prompts, "default_prompt_name": vectors.prompt_name or None}
@@ -229,7 +226,7 @@ def write(path: str, checkpoint: Checkpoint) -> dict[str, str]:
             write_tensors(os.path.join(path, folder, "model.safetensors"), write_mapped(table, stored))
             names |= {name: f"{folder}/{table[name].names[0]}" for name in stored}
     write_json(os.path.join(path, FILE), listed)
-    return names
+    return Written(names, report)
 
 
 def _weight_map(number: int) -> WeightMap:

@@ -125,7 +125,7 @@ def _trim(job: Job, start: str, path: str) -> str:
         if longest < checkpoint.config.max_position_embeddings:
             checkpoint = adapt.resize_positions(checkpoint, longest)
         with replacing_directory(path) as temporary:
-            directory.save_checkpoint(dataclasses.replace(checkpoint, slots={}, step=None), temporary)
+            directory.save_checkpoint(dataclasses.replace(checkpoint, moments={}, step=None), temporary)
             write_json(os.path.join(temporary, _VOCABULARY), report)
     changed, examples = read_json(os.path.join(path, _VOCABULARY), _Trimmed)["validation"]
     return f"{changed:,} of {examples:,} validation examples ({changed / examples:.1%}) have other tokens than before"

@@ -3,6 +3,7 @@
 `tests/inference/test_optimum.py` asks the library itself.
 """
 
+import dataclasses
 import json
 import logging
 import math
@@ -56,7 +57,7 @@ def test_the_activation_is_found_where_each_release_writes_it(layout, tmp_path):
     checkpoint = huggingface.read(published(tmp_path / "theirs", layout))
     assert checkpoint.task["name"] == "regression"
     assert checkpoint.task["settings"]["activation"] == "sigmoid"
-    assert not checkpoint.warnings  # nor is anything said of vectors, which it has none of
+    assert not checkpoint.report.warnings  # nor is anything said of vectors, which it has none of
 
 
 def test_the_score_is_kept_by_everything_that_is_written(tmp_path):
@@ -113,7 +114,7 @@ def test_without_an_activation_the_number_is_the_output(tmp_path):
     checkpoint = huggingface.read(path)
     for target in ("theirs", "ours"):  # CrossEncoder takes the sigmoid of a single output unless another one is named
         if target == "ours":
-            checkpoint.source_metadata = {}
+            checkpoint = dataclasses.replace(checkpoint, source_metadata={})
         (tmp_path / target).mkdir(exist_ok=True)
         huggingface.write(checkpoint, str(tmp_path / target))
         named = json.loads((tmp_path / target / "config.json").read_text()).get("sentence_transformers")

@@ -1,5 +1,6 @@
 """google-research/bert's format: a real checkpoint in its own graph, our files read by Google's code, and bad files."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -49,8 +50,8 @@ def with_slots(checkpoint, paths=None):
         shape = checkpoint.tensors[path].shape
         for slot in "mv":
             value = rng.normal(size=shape).astype(np.float32)
-            checkpoint.slots[f"{path}/{slot}"] = Tensor(shape, "float32", lambda value=value: value, path)
-    checkpoint.step = 2**40
+            checkpoint.moments[f"{path}/{slot}"] = Tensor(shape, "float32", lambda value=value: value, path)
+    checkpoint = dataclasses.replace(checkpoint, step=2**40)
     return checkpoint
 
 
@@ -58,6 +59,12 @@ def written(path, checkpoint):
     path.mkdir(exist_ok=True)
     google.write(checkpoint, str(path))
     return path
+
+
+def warnings_of(checkpoint, path):
+    """Of writing a checkpoint into a new directory."""
+    path.mkdir()
+    return google.write(checkpoint, str(path)).report.warnings
 
 
 @pytest.fixture
@@ -88,7 +95,7 @@ def error_of(path):
     with pytest.raises(DataError) as raised:
         checkpoint = open_checkpoint(path)
         checkpoint.model()
-        for tensor in checkpoint.slots.values():
+        for tensor in checkpoint.moments.values():
             tensor.read()
     assert "\n" not in str(raised.value)
     return str(raised.value)
@@ -146,12 +153,12 @@ def by_the_graph(tiny, loud, tmp_path_factory):
 
 def test_every_tensor_of_a_real_checkpoint_is_mapped(tiny):
     checkpoint = open_checkpoint(tiny)
-    sources = [tensor.source for tensor in (checkpoint.tensors | checkpoint.slots).values()]
+    sources = [tensor.source for tensor in (checkpoint.tensors | checkpoint.moments).values()]
     names = [name for source in sources for name in source.split(" + ")]
     assert sorted([*names, "global_step"]) == sorted(
         name for name, _ in tf.train.list_variables(str(tiny / "bert_model.ckpt"))
     )
-    assert (checkpoint.unused_tensors, checkpoint.head, checkpoint.step) == ({}, "pretraining", 20)
+    assert (checkpoint.report.unused_tensors, checkpoint.head, checkpoint.step) == ({}, "pretraining", 20)
 
 
 @pytest.mark.parametrize("name", ["tiny", "loud"])
@@ -178,7 +185,7 @@ def test_the_graph_of_a_checkpoint_determines_its_gelu_variant(by_the_graph, lou
     (without / "bert_model.ckpt.meta").unlink()
     checkpoint = open_checkpoint(without)
     assert checkpoint.config.activation == "tanh_gelu"
-    assert any("gelu" in note and "tanh" in note and "erf" in note for note in checkpoint.warnings)
+    assert any("gelu" in note and "tanh" in note and "erf" in note for note in checkpoint.report.warnings)
     inputs, theirs = by_the_graph
     logits = np.reshape(checkpoint.model()(inputs)["mlm_logits"], theirs["loud"]["mlm_logits"].shape)
     assert np.abs(logits - theirs["loud"]["mlm_logits"]).max() > 1e-4  # the variant matters
@@ -258,9 +265,9 @@ def test_a_model_is_restored_bit_for_bit(tmp_path, head):
     back = open_checkpoint(written(tmp_path / "google", checkpoint))
     assert_same(checkpoint, back)
     assert (back.task, back.step) == (checkpoint.task, checkpoint.step)
-    assert back.slots.keys() == checkpoint.slots.keys()
-    for path, slot in checkpoint.slots.items():
-        np.testing.assert_array_equal(back.slots[path].read(), slot.read(), err_msg=path)
+    assert back.moments.keys() == checkpoint.moments.keys()
+    for path, slot in checkpoint.moments.items():
+        np.testing.assert_array_equal(back.moments[path].read(), slot.read(), err_msg=path)
     inputs = inputs_for(head)
     for one, other in zip(tf.nest.flatten(model(inputs)), tf.nest.flatten(back.model()(inputs)), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -271,7 +278,7 @@ def test_variables_without_a_gradient_have_no_slots(tmp_path):
     with_slots(checkpoint, [path for path in checkpoint.tensors if not path.startswith("pooler/")])
     path = written(tmp_path / "google", checkpoint)
     assert "bert/pooler/dense/bias/adam_m" not in arrays_of(path / "bert_model.ckpt")
-    assert open_checkpoint(path).slots.keys() == checkpoint.slots.keys()
+    assert open_checkpoint(path).moments.keys() == checkpoint.moments.keys()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -281,19 +288,19 @@ def test_half_precision_is_kept(tmp_path, dtype):
         path: Tensor(one.shape, dtype, lambda one=one: one.read().astype(np.dtype(dtype)), path)
         for path, one in checkpoint.tensors.items()
     }
-    checkpoint.tensors = halved
+    checkpoint = dataclasses.replace(checkpoint, tensors=halved)
     path = written(tmp_path / "google", checkpoint)
     assert arrays_of(path / "bert_model.ckpt")["output_weights"].dtype == {"bfloat16": ml_dtypes.bfloat16}.get(
         dtype, np.float16
     )
     assert_same(checkpoint, open_checkpoint(path))
-    assert any(dtype in note and "float32" in note for note in checkpoint.warnings)
+    assert any(dtype in note and "float32" in note for note in warnings_of(checkpoint, tmp_path / "again"))
 
 
 def test_the_report_gives_both_names_of_every_variable(tmp_path):
     checkpoint = with_slots(small_checkpoint("pretraining"))
-    names = google.write(checkpoint, str(tmp_path))
-    assert names.keys() == (checkpoint.tensors | checkpoint.slots).keys()
+    names, _ = google.write(checkpoint, str(tmp_path))
+    assert names.keys() == (checkpoint.tensors | checkpoint.moments).keys()
     everything = {name for joined in names.values() for name in joined.split(" + ")}
     assert everything | {"global_step"} == arrays_of(tmp_path / "bert_model.ckpt").keys()
     assert names["layer_1/attention/qkv/bias/v"] == " + ".join(
@@ -309,10 +316,11 @@ def test_a_missing_pooler_is_added_for_google_and_dropped_when_read_again(tmp_pa
     checkpoint = small_checkpoint(head, pooler=False)
     path = written(tmp_path / "google", checkpoint)
     assert not arrays_of(path / "bert_model.ckpt")["bert/pooler/dense/kernel"].any()
-    assert any("bert/pooler/dense" in note and "made up" in note for note in checkpoint.warnings)
+    notes = warnings_of(checkpoint, tmp_path / "again")
+    assert any("bert/pooler/dense" in note and "made up" in note for note in notes)
     back = open_checkpoint(path)
     assert_same(checkpoint, back)
-    assert set(back.unused_tensors) == {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"}
+    assert set(back.report.unused_tensors) == {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"}
 
 
 @pytest.mark.parametrize(
@@ -325,14 +333,13 @@ def test_a_missing_pooler_is_added_for_google_and_dropped_when_read_again(tmp_pa
 def test_settings_that_google_computes_differently_are_kept_with_a_warning(tmp_path, config, words):
     checkpoint = small_checkpoint(**config)
     assert_same(checkpoint, open_checkpoint(written(tmp_path / "google", checkpoint)))
-    assert any(all(word in note for word in words) for note in checkpoint.warnings)
+    assert any(all(word in note for word in words) for note in warnings_of(checkpoint, tmp_path / "again"))
 
 
 def test_a_model_like_googles_has_no_warnings(tmp_path):
     checkpoint = small_checkpoint("pretraining")
-    checkpoint.tokenizer = bert_tf.Tokenizer(checkpoint.tokenizer.vocab)
-    written(tmp_path / "google", checkpoint)
-    assert checkpoint.warnings == []
+    checkpoint = dataclasses.replace(checkpoint, tokenizer=bert_tf.Tokenizer(checkpoint.tokenizer.vocab))
+    assert google.write(checkpoint, str(tmp_path)).report.warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -356,7 +363,9 @@ def test_a_model_that_google_cannot_represent_is_refused_before_a_file_is_writte
 
 def test_settings_of_another_format_are_restored(tmp_path):
     checkpoint = small_checkpoint()
-    checkpoint.source_metadata = {"format": "huggingface", "config": {"gradient_checkpointing": False}}
+    checkpoint = dataclasses.replace(
+        checkpoint, source_metadata={"format": "huggingface", "config": {"gradient_checkpointing": False}}
+    )
     path = written(tmp_path / "google", checkpoint)
     assert "gradient_checkpointing" not in json.loads((path / "bert_config.json").read_text())
     assert open_checkpoint(path).source_metadata == checkpoint.source_metadata
@@ -378,7 +387,7 @@ def test_a_damaged_head_does_not_keep_the_encoder_from_loading(directory, change
     checkpoint = open_checkpoint(path)
     expected = small_checkpoint().tensors
     assert (checkpoint.head, checkpoint.tensors.keys()) == (None, expected.keys())
-    assert any("only the encoder is read" in note and "cls/predictions/" in note for note in checkpoint.warnings)
+    assert any("only the encoder is read" in note and "cls/predictions/" in note for note in checkpoint.report.warnings)
     checkpoint.encoder()
     with raises(DataError, "cls/predictions/output_bias"):
         checkpoint.model()
@@ -442,7 +451,7 @@ def test_lower_casing_is_guessed_from_the_vocabulary_and_reported(directory):
     (path / "vocab.txt").write_text("\n".join([*PIECES[:-1], "Good"]))
     checkpoint = open_checkpoint(path)
     assert checkpoint.tokenizer.get_config() == {"lower_case": False, "strip_accents": False, "split_cjk": True}
-    assert any("keeps case" in note and "'Good'" in note for note in checkpoint.warnings)
+    assert any("keeps case" in note and "'Good'" in note for note in checkpoint.report.warnings)
 
 
 def test_missing_settings_have_googles_defaults(directory):
@@ -461,8 +470,8 @@ def test_training_state_of_other_programs_is_listed_as_unused(directory):
         f"{kernel}/lamb_m": np.zeros((64, 32), np.float32),
     }
     checkpoint = open_checkpoint(directory("pretraining", changes=leftovers))
-    assert checkpoint.unused_tensors.keys() == leftovers.keys()
-    assert (checkpoint.head, checkpoint.slots) == ("pretraining", {})
+    assert checkpoint.report.unused_tensors.keys() == leftovers.keys()
+    assert (checkpoint.head, checkpoint.moments) == ("pretraining", {})
 
 
 def test_an_unknown_head_does_not_keep_the_encoder_from_loading(directory):
@@ -470,8 +479,10 @@ def test_an_unknown_head_does_not_keep_the_encoder_from_loading(directory):
     for head, kept in (("classification", None), ("masked_lm", "masked_lm"), (None, None)):
         checkpoint = open_checkpoint(directory(head, changes=crf))
         assert checkpoint.head == kept
-        assert checkpoint.unused_tensors["crf/transitions"] == "the head of another project"
-        assert (head == kept) != any(note.startswith("head: only the encoder is read") for note in checkpoint.warnings)
+        assert checkpoint.report.unused_tensors["crf/transitions"] == "the head of another project"
+        assert (head == kept) != any(
+            note.startswith("head: only the encoder is read") for note in checkpoint.report.warnings
+        )
 
 
 def test_a_second_head_beside_a_fine_tuned_one_is_ignored(directory):
@@ -479,7 +490,7 @@ def test_a_second_head_beside_a_fine_tuned_one_is_ignored(directory):
     slots = {"cls/seq_relationship/output_bias/adam_m": np.zeros(2, np.float32)}
     checkpoint = open_checkpoint(directory("question_answering", changes=others | slots))
     assert checkpoint.head == "question_answering"
-    assert checkpoint.unused_tensors.keys() == (others | slots).keys()
+    assert checkpoint.report.unused_tensors.keys() == (others | slots).keys()
 
 
 # Which checkpoint of a directory is read.
@@ -512,7 +523,7 @@ def test_the_state_file_selects_the_newest(output_dir, folder):
     (output_dir / "checkpoint").write_text(f'model_checkpoint_path: "{folder}model.ckpt-10"\n')
     checkpoint = open_checkpoint(output_dir)
     assert checkpoint.step == 10
-    assert any("model.ckpt-10" in note for note in checkpoint.warnings)
+    assert any("model.ckpt-10" in note for note in checkpoint.report.warnings)
 
 
 def test_bert_model_ckpt_is_preferred(output_dir):

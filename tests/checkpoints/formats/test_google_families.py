@@ -160,9 +160,9 @@ def test_an_electra_is_read_as_its_discriminator(tmp_path):
     checkpoint = open_checkpoint(tmp_path / "electra")
     assert (checkpoint.head, checkpoint.step) == ("replaced_token_detection", 7)
     assert checkpoint.config.pooler_activation == "erf_gelu"
-    assert checkpoint.slots.keys() == {f"{name}/{slot}" for name in checkpoint.tensors for slot in "mv"}
-    assert all(name.startswith("generator") for name in checkpoint.unused_tensors)
-    assert any("attention: 2 heads" in note for note in checkpoint.warnings)
+    assert checkpoint.moments.keys() == {f"{name}/{slot}" for name in checkpoint.tensors for slot in "mv"}
+    assert all(name.startswith("generator") for name in checkpoint.report.unused_tensors)
+    assert any("attention: 2 heads" in note for note in checkpoint.report.warnings)
 
 
 @pytest.mark.parametrize("name", ["electra/generator", "electra/model.ckpt/generator"])
@@ -192,9 +192,9 @@ def test_a_generator_that_a_checkpoint_does_not_have_is_an_error(tmp_path, shape
 def test_an_electra_that_was_fine_tuned_is_read_without_its_head(tmp_path):
     values = saved(tmp_path, ENCODER | dense("task_specific/mrpc/classify", 128, 2))
     checkpoint = open_checkpoint(tmp_path)
-    heads = {name: why for name, why in checkpoint.unused_tensors.items() if name in values}
+    heads = {name: why for name, why in checkpoint.report.unused_tensors.items() if name in values}
     assert heads.keys() == {f"task_specific/mrpc/classify/{part}" for part in ("kernel", "bias")}
-    assert set(checkpoint.unused_tensors.values()) == {"a fine-tuned head of google-research/electra"}
+    assert set(checkpoint.report.unused_tensors.values()) == {"a fine-tuned head of google-research/electra"}
     assert checkpoint.head is None
 
 
@@ -203,7 +203,7 @@ def test_an_electra_without_a_generator_may_be_a_masked_language_model(tmp_path)
     shapes |= dense("generator_predictions/dense", 128, WIDTH)
     saved(tmp_path, shapes)
     checkpoint = open_checkpoint(tmp_path)
-    assert (checkpoint.head, checkpoint.unused_tensors) == ("masked_lm", {})
+    assert (checkpoint.head, checkpoint.report.unused_tensors) == ("masked_lm", {})
     checkpoint.model()
 
 
@@ -219,7 +219,7 @@ def test_an_albert_is_read_with_both_heads(tmp_path):
     assert_close(logits["mlm_logits"], masked, inputs)
     np.testing.assert_allclose(logits["nsp_logits"], order, atol=1e-5)
     checkpoint = open_checkpoint(tmp_path)
-    assert (checkpoint.unused_tensors, checkpoint.config.dropout) == ({}, 0.0)
+    assert (checkpoint.report.unused_tensors, checkpoint.config.dropout) == ({}, 0.0)
 
 
 def test_the_vocabulary_of_an_albert_is_its_sentencepiece_model(tmp_path, monkeypatch):

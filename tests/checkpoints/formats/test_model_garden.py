@@ -181,7 +181,7 @@ def test_a_tf1_hub_module_is_read_with_its_settings(tmp_path, tensors, head, sco
     os.remove(os.path.join(path, "bert_config.json"))
     checkpoint = open_checkpoint(path)
     assert checkpoint.config.num_heads == 1  # the divisor of 64 nearest to 32
-    assert any("attention heads: assumed" in note for note in checkpoint.warnings)
+    assert any("attention heads: assumed" in note for note in checkpoint.report.warnings)
 
 
 def test_a_masked_language_model_is_read_with_its_head(tmp_path, tensors, head):
@@ -213,7 +213,7 @@ def test_next_sentence_prediction_is_read_under_both_names_and_with_the_pooler_i
     logits = checkpoint.model()(WITH_POSITIONS)["nsp_logits"]
     _, pooled, _ = encode(tensors, features(), layers=LAYERS, heads=HEADS, activation="tanh_gelu")
     np.testing.assert_allclose(logits, pooled @ kernel + bias, atol=1e-5)
-    assert ("pooler_transform/kernel" in checkpoint.unused_tensors) == own
+    assert ("pooler_transform/kernel" in checkpoint.report.unused_tensors) == own
 
 
 def test_other_variables_are_listed_as_unused_with_reasons_and_the_step_is_kept(tmp_path, tensors):
@@ -228,10 +228,10 @@ def test_other_variables_are_listed_as_unused_with_reasons_and_the_step_is_kept(
     tf.train.Checkpoint(model=model, optimizer=optimizer, global_step=step).save(str(tmp_path / "ckpt"))
     checkpoint = open_checkpoint(str(tmp_path))
     assert checkpoint.step == 7
-    assert checkpoint.unused_tensors["optimizer/moments/0"] == "optimizer state"
-    assert "not a weight" in checkpoint.unused_tensors["save_counter"]
-    assert "fine-tuned head" in checkpoint.unused_tensors["sentence_prediction/logits/kernel"]
-    assert len(checkpoint.unused_tensors) == len(values) + 3
+    assert checkpoint.report.unused_tensors["optimizer/moments/0"] == "optimizer state"
+    assert "not a weight" in checkpoint.report.unused_tensors["save_counter"]
+    assert "fine-tuned head" in checkpoint.report.unused_tensors["sentence_prediction/logits/kernel"]
+    assert len(checkpoint.report.unused_tensors) == len(values) + 3
     assert_holds(checkpoint.encoder(), tensors)
 
 
@@ -249,14 +249,14 @@ def test_without_a_setting_the_vocabulary_determines_lower_casing(tmp_path, tens
     path = write_saved_model(tmp_path / "upper", variables(tensors), pieces, asset="cased_vocab.txt")
     checkpoint = open_checkpoint(path)
     assert not checkpoint.tokenizer.lower_case
-    assert any("guessed from the vocabulary" in note for note in checkpoint.warnings)
+    assert any("guessed from the vocabulary" in note for note in checkpoint.report.warnings)
 
 
 def test_a_model_without_a_vocabulary_is_read_with_a_warning(tmp_path, tensors):
     path = write_saved_model(tmp_path / "model", variables(tensors), pieces=None)
     checkpoint = open_checkpoint(path)
     assert checkpoint.tokenizer is None
-    assert any(note.startswith("no vocabulary") for note in checkpoint.warnings)
+    assert any(note.startswith("no vocabulary") for note in checkpoint.report.warnings)
     assert bert_tf.load(path)[1] is None
 
 
@@ -278,12 +278,12 @@ def test_settings_beside_a_checkpoint_are_used(tmp_path, tensors, name, text, th
     (tmp_path / name).write_text(text.replace("relu", theirs))
     checkpoint = open_checkpoint(path)
     assert (checkpoint.config.dropout, checkpoint.config.attention_dropout) == (0.2, 0)
-    assert not any("activation" in note for note in checkpoint.warnings)
+    assert not any("activation" in note for note in checkpoint.report.warnings)
     assert_holds(checkpoint.encoder(), tensors, ours)
 
 
 def test_assumptions_are_reported(tmp_path, tensors):
-    warnings = " ".join(open_checkpoint(write_checkpoint(tmp_path, variables(tensors))).warnings)
+    warnings = " ".join(open_checkpoint(write_checkpoint(tmp_path, variables(tensors))).report.warnings)
     assert "activation tanh_gelu: assumed" in warnings
     assert "dropout 0.1, attention_dropout 0.1, layer_norm_epsilon 1e-12" in warnings
 
@@ -310,7 +310,7 @@ def test_the_graph_of_a_saved_model_determines_its_activation(tmp_path, tensors,
     tf.saved_model.save(module, str(tmp_path / "model"))
     checkpoint = open_checkpoint(str(tmp_path / "model"))
     assert_holds(checkpoint.encoder(), tensors, activation)
-    assert not any("activation" in note for note in checkpoint.warnings)
+    assert not any("activation" in note for note in checkpoint.report.warnings)
 
 
 @pytest.mark.parametrize(
@@ -439,7 +439,7 @@ def test_several_checkpoints_need_a_state_file_that_names_the_one_to_read(tmp_pa
     for path, expected in ((tmp_path, tensors), (tmp_path / "ckpt-0", tensors), (tmp_path / "ckpt-1", later)):
         read = open_checkpoint(str(path)).tensors["embeddings/word_embeddings"].read()
         np.testing.assert_array_equal(read, expected["embeddings.word_embeddings.weight"])
-    assert f"{tmp_path}/ckpt-0 was read: of 2 checkpoints" in open_checkpoint(str(tmp_path)).warnings[0]
+    assert f"{tmp_path}/ckpt-0 was read: of 2 checkpoints" in open_checkpoint(str(tmp_path)).report.warnings[0]
     (tmp_path / "checkpoint").unlink()
     assert "several checkpoints: ckpt-0, ckpt-1" in message(str(tmp_path))
 

@@ -1,5 +1,6 @@
 """Sentence encoders in sentence-transformers' layout: every module against NumPy, and the library itself."""
 
+import dataclasses
 import json
 import math
 import re
@@ -63,7 +64,9 @@ def publish(tmp_path):
         keras.utils.set_random_seed(0)
         (folder / below).mkdir(parents=True)
         checkpoint = small_checkpoint(initializer_range=0.3)
-        checkpoint.tokenizer = bert_tf.Tokenizer(checkpoint.tokenizer.vocab, lower_case=True)
+        checkpoint = dataclasses.replace(
+            checkpoint, tokenizer=bert_tf.Tokenizer(checkpoint.tokenizer.vocab, lower_case=True)
+        )
         huggingface.write(checkpoint, str(folder / below))
         width = 32 * len(pools)
         dump(folder / "1_Pooling/config.json", {"word_embedding_dimension": 32}
