@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 import bert_tf
 from bert_tf import app
-from bert_tf.checkpoints import directory
+from bert_tf.checkpoints import directory, run_files
 from bert_tf.checkpoints.formats import google, huggingface, open_checkpoint
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors
@@ -242,7 +242,7 @@ def read_run(path):
 
 def read_results(path):
     results_of(path, "final")
-    card._training(directory.read_results(path))
+    card._training(run_files.read_results(path))
 
 
 def read_state(path):

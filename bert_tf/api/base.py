@@ -24,6 +24,7 @@ from bert_tf.api.plain_values import (
 )
 from bert_tf.checkpoints import directory as model_directory
 from bert_tf.checkpoints import open_with_warnings
+from bert_tf.checkpoints.run_files import RESULTS, read_results
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import ExampleData, FinetuneConfig, TaskDistillation, to_dict
 from bert_tf.config.train import BatchSize, InferenceDtype
@@ -79,7 +80,7 @@ class Model(abc.ABC, Generic[_Task]):
         self._lacks = f"its head cannot be read ({checkpoint.report.no_head})" if checkpoint.report.no_head else ""
         if checkpoint.task and issubclass(TASKS.get(checkpoint.task["name"], Task), self._kind):
             self._load(*model_directory.task_and_model(checkpoint, path))
-            self._results = model_directory.read_results(path)
+            self._results = read_results(path)
 
     def _load(self, task: Any, model: keras.Model) -> None:
         infer_in(self._dtype, model)
@@ -112,7 +113,7 @@ class Model(abc.ABC, Generic[_Task]):
         task, model = self._trained()
         path = text_path(path)
         model_directory.save(path, model, encoder_of(model), task)
-        results = os.path.join(path, model_directory.RESULTS)
+        results = os.path.join(path, RESULTS)
         if self._results:
             write_json(results, self._results)
         elif os.path.exists(results):

@@ -16,12 +16,12 @@ import keras
 import numpy as np
 from absl import logging
 
+from bert_tf.checkpoints import run_files
 from bert_tf.checkpoints.stored_model import Checkpoint, Written, head_of
 from bert_tf.checkpoints.tensor import Tensor, number, tensor_of, tensor_of_variable
-from bert_tf.checkpoints.tensor_files.bundles import listed, open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import header_of, open_tensors, write_tensors
 from bert_tf.checkpoints.weight_map import TensorMapping, first_names, read_mapped
-from bert_tf.config import BertConfig, EmbeddingConfig, RunRecord, to_dict
+from bert_tf.config import BertConfig, EmbeddingConfig, to_dict
 from bert_tf.config.data import SavedTokenizer
 from bert_tf.config.values import Rule, restored
 from bert_tf.errors import ConfigError, DataError
@@ -51,12 +51,8 @@ VERSION = 1
 _STEP = "step"
 _CONFIG, _WEIGHTS, _OPTIMIZER = "config.json", "model.safetensors", "optimizer.safetensors"
 _CHECKSUMS = "crc32"
-RESULTS = "results.json"  # the metrics of a run, beside its model
 # What may be in the directory of a model, and of its run.
-FILES = (
-    *(_CONFIG, _WEIGHTS, *VOCABULARIES, _OPTIMIZER, "conversion.json"),
-    *("run.json", "history.jsonl", RESULTS),
-)
+FILES = (_CONFIG, _WEIGHTS, *VOCABULARIES, _OPTIMIZER, "conversion.json", *run_files.FILES)
 
 
 class _Origin(TypedDict, total=False):
@@ -77,20 +73,6 @@ class _Description(TypedDict):
     vectors: NotRequired[Json]
     origin: NotRequired[_Origin]
     crc32: NotRequired[dict[str, str]]  # by name of a file; earlier versions wrote none
-
-
-_Metrics = dict[str, float | str | None]  # null for nan, and the kind of a row
-
-
-class _Results(RunRecord, total=False):
-    task: str
-    measure: tuple[str, Annotated[str, Rule(choices=("min", "max"))]]
-    steps: int
-    seconds: float
-    final: _Metrics
-    baseline: _Metrics
-    history: list[_Metrics]
-    evaluations: list[_Metrics]
 
 
 def recognises(path: str) -> bool:
@@ -151,31 +133,11 @@ def _with_optimizer(path: str, checkpoint: Checkpoint) -> Checkpoint:
         saved = {name: shape for name, shape in shapes.items() if name in store}
         step = number(store[_STEP], file) if _STEP in store else None
         return dataclasses.replace(checkpoint, moments=_same_names(saved, store, file), step=step)
-    prefix = listed(os.path.join(path, "checkpoints"))
-    if not prefix or not os.path.exists(f"{prefix}.index"):
-        return checkpoint
     try:
-        moments, step = _optimizer_of_run(prefix, shapes, checkpoint.tensors)
+        moments, step = run_files.read_optimizer(path, shapes, checkpoint.tensors)
     except DataError as error:  # the model itself is complete
         return checkpoint.reported(f"optimizer state not read: {error}")
     return dataclasses.replace(checkpoint, moments=moments, step=step)
-
-
-def _optimizer_of_run(prefix: str, shapes: Shapes, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], int]:
-    """Moments and step from a training run's newest checkpoint, which must be of the same step as the model."""
-    store = open_bundle(prefix)
-    weight, step = "embeddings/norm/gamma", _in_run("state")
-    names = {name: f"slots/{name}" for name in shapes} | {weight: f"weights/{weight}"}
-    table = {path: TensorMapping((_in_run(name),)) for path, name in names.items()}
-    found = read_mapped(table, {**shapes, weight: tensors[weight].shape}, store, prefix)
-    if step not in store or not np.array_equal(found.pop(weight).read(), tensors[weight].read()):
-        raise DataError(f"{prefix} is of another step than the model; let the run finish")
-    return found, int(store[step].read()[0])
-
-
-def _in_run(name: str) -> str:
-    """The name of a variable in a checkpoint of `training.state.checkpoints`; tf.train.Checkpoint doubles the dots."""
-    return f"{name.replace('/', '..')}/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def write(checkpoint: Checkpoint, path: str) -> Written:
@@ -307,7 +269,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: str) -> None:
 def check_place(path: str) -> None:
     """Raises the errors of `save_checkpoint`, which writes to `path` later."""
     check_output(path, directory=True)
-    check_own_directory(path, ["run.json", "config.json"] if _is_ours(path) else ["run.json"], "model")
+    check_own_directory(path, [run_files.RUN, *([_CONFIG] if _is_ours(path) else [])], "model")
 
 
 def _is_ours(path: str) -> bool:
@@ -320,17 +282,6 @@ def _is_ours(path: str) -> bool:
 def files_of(path: str) -> list[str]:
     """Paths of the files that a model directory has of its model and its run."""
     return [file for file in (os.path.join(path, name) for name in FILES) if os.path.exists(file)]
-
-
-def read_results(folder: str) -> Json:
-    """Reads results.json in the folder of a run; empty if the run has not finished."""
-    path = os.path.join(folder, RESULTS)
-    return read_run(path, _Results) if os.path.exists(path) else {}
-
-
-def read_run(path: str, kind: type[Any] = RunRecord) -> Json:
-    """Reads a run.json or, of another `kind`, the same with results."""
-    return checked(read_json(path, Json), kind, path)
 
 
 def load_task(path: str) -> tuple[Task, keras.Model]:

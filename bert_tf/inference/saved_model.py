@@ -11,7 +11,8 @@ import keras
 import tensorflow as tf
 
 from bert_tf import quiet
-from bert_tf.checkpoints.directory import load_task, read_results
+from bert_tf.checkpoints.directory import load_task
+from bert_tf.checkpoints.run_files import read_results
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, replacing_directory, require_space
 from bert_tf.inference.card import CARD, EXTRA, write_card, write_operations

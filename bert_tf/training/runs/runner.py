@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.checkpoints import directory
-from bert_tf.checkpoints.directory import RESULTS
+from bert_tf.checkpoints.run_files import RESULTS, read_results, read_run
 from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
 from bert_tf.config.train import scaled_rate
 from bert_tf.errors import BertTfError, ConfigError, DataError
@@ -76,7 +76,7 @@ def isolated_session() -> Iterator[None]:
 def results_of(folder: str, *needed: str) -> Json:
     """The results.json of a finished run; {} if the run has not finished, or the file is damaged or lacks a key."""
     try:
-        results = directory.read_results(folder)
+        results = read_results(folder)
     except DataError:
         return {}
     if not {*needed} <= results.keys():
@@ -121,7 +121,7 @@ class Runner:
         self.program, self.config, self.model_dir, self.strategy = program, config.train, model_dir, strategy
         # A resumed run keeps what "auto" chose at its start.
         path = os.path.join(model_dir, "run.json")
-        before = directory.read_run(path) if os.path.exists(path) else {}
+        before = read_run(path) if os.path.exists(path) else {}
         self.dtype = policy(self._dtype(before.get("computes_in", computes_in)))
         self.jit_compile = self._jit_compile(before, few_shapes)
         self.accept_config_change, self.reporter = accept_config_change, reporter

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.checkpoints.directory import RESULTS
+from bert_tf.checkpoints.run_files import RESULTS
 from bert_tf.config import FinetuneConfig, GridConfig, to_dict
 from bert_tf.config.train import FINETUNING_RATE, scaled_rate
 from bert_tf.files import replacing, write_json

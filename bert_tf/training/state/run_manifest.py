@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from bert_tf.checkpoints.directory import FILES, read_run
+from bert_tf.checkpoints.directory import FILES
+from bert_tf.checkpoints.run_files import read_run
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, remove_leftovers, write_json
 from bert_tf.training.reporter import CURVES, PAGE

@@ -17,6 +17,7 @@ import bert_tf
 from bert_tf import files
 from bert_tf.bundled import bundled
 from bert_tf.checkpoints import directory
+from bert_tf.checkpoints.run_files import read_results
 from bert_tf.errors import ConfigError, DataError, UnsuitedError
 from bert_tf.inference import latency
 from bert_tf.inputs.datasets.examples import ReadReport
@@ -254,7 +255,7 @@ def test_a_pretrained_student_whose_distillation_was_killed_resumes(
     before = (encoder / "model.safetensors").read_bytes()
     assert pretrained(job, model_dir, str(path)) == ""
     assert "the pre-training" not in capsys.readouterr().out and (encoder / "model.safetensors").read_bytes() == before
-    student, results = directory.read(str(path)), directory.read_results(str(path))
+    student, results = directory.read(str(path)), read_results(str(path))
     assert student.config.hidden_size == 16 and student.tokenizer.vocab_size <= 200
     assert results["init"] == str(encoder) and results["teacher"] == model_dir
     assert set(results["inputs"]) >= {"train", "texts"}
@@ -483,7 +484,7 @@ def test_the_program_distils_where_nothing_cheaper_suffices(programs, model_dir,
     assert "choose a student that is not larger" in reasons["tiny"]
     weights = [layer_weights(directory.read(results["rows"][step]["model"]).config) for step in (0, 4, 5)]
     assert weights[1] <= 0.5 * weights[0] and weights[2] <= 0.25 * weights[0]
-    teachers = [directory.read_results(str(output / step / "model"))["teacher_results"] for step in ("half", "quarter")]
+    teachers = [read_results(str(output / step / "model"))["teacher_results"] for step in ("half", "quarter")]
     assert [teacher["path"] for teacher in teachers] == 2 * [str(output / "trimmed/model")]
     page = (output / "report.html").read_text()
     assert all(escape(row["title"]) in page for row in results["rows"])
