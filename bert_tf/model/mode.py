@@ -215,8 +215,9 @@ class Inference(NamedTuple):
 
 
 def infer(model: keras.Model, features: Tensors, *, skip_padding: bool = True) -> Any:
-    """`model(features, training=False)` in the mode of inference."""
-    return inferred(_called, model, features, skip_padding=skip_padding)
+    """`model(features, training=False)` in the mode of inference; of the features, the model gets its inputs."""
+    inputs = {tensor.name: features[tensor.name] for tensor in model.inputs}
+    return inferred(_called, model, inputs, skip_padding=skip_padding)
 
 
 def inferred(

@@ -260,7 +260,6 @@ def text_signature(
         columns_of: maps the inputs, by their names, to the columns of `Codec.preprocess`.
     """
     names = [spec.name for spec in specs]
-    inputs = [tensor.name for tensor in model.inputs]
 
     def serve(*values: tf.Tensor) -> Tensors:
         columns = columns_of(dict(zip(names, values, strict=True)))
@@ -268,7 +267,7 @@ def text_signature(
         rows = features["row"]
 
         def decoded(part: Tensors) -> Tensors:
-            return codec.postprocess(part, infer(model, {name: part[name] for name in inputs}))
+            return codec.postprocess(part, infer(model, part))
 
         answers = codec.aggregate_windows(columns, rows, map_in_chunks(decoded, codec.pad(features)))
         return padded(codec.served(answers), codec.counted)

@@ -155,8 +155,7 @@ class Taught(Sum):
         self._teacher, self.teacher_size = teacher, teacher.count_params()
 
     def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        inputs = {tensor.name: features[tensor.name] for tensor in self._teacher.inputs}
-        found = infer(self._teacher, inputs, skip_padding=False)  # which XLA cannot compile
+        found = infer(self._teacher, features, skip_padding=False)  # which XLA cannot compile
         return super().loss_and_metrics(features, outputs | {TEACHER: tf.nest.map_structure(tf.stop_gradient, found)})
 
 

@@ -20,7 +20,7 @@ from bert_tf.quiet import traced_function
 from bert_tf.tasks.objective import Objective
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text.unknown import UnknownTokens
-from bert_tf.training.strategy import accelerator, parallel_parts
+from bert_tf.training.strategy import accelerator, devices_of, parallel_parts
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 # Examples that `predictor` holds in memory: enough to sort by length, whatever the size of the file.
@@ -47,6 +47,55 @@ def means(objective: Objective, names: Sequence[str], totals: Array) -> Metrics:
     return ({"loss": objective.total(losses)} if losses else {}) | averages
 
 
+class Answering:
+    """Computes from a model's outputs for batches, in inference; traced only once.
+
+    Each batch, the last may be partial, is split over the replicas of this process. With several workers, each answers
+    everything, so all get identical results without communication.
+
+    Args:
+        model: built by `objective.build`.
+        compute: maps the features and outputs of some rows to answers, tensors [rows, ...] that are concatenated over
+            the replicas, and to sums, tensors that are added; both may be nested.
+        prepare: applied to each replica's features, as in `phases.Input`.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        compute: Callable[[Tensors, Any], tuple[Any, Any]],
+        strategy: tf.distribute.Strategy,
+        prepare: Callable[[Tensors], Tensors] = lambda features: features,
+    ) -> None:
+        self._strategy, skip_padding = strategy, accelerator(strategy) is None
+
+        def on_replica(features: Tensors) -> tuple[Any, Any]:
+            features = prepare(features)
+            return compute(features, infer(model, features, skip_padding=skip_padding))
+
+        def answer(features: Tensors) -> tuple[Any, Any]:
+            rows, sums = zip(*_split(strategy, on_replica, features), strict=True)
+            joined = tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *rows)
+            return joined, tf.nest.map_structure(lambda *parts: tf.add_n(parts), *sums)
+
+        self._answer = traced_function(answer, reduce_retracing=True)
+
+    def trace(self, batches: tf.data.Dataset) -> Callable[[Tensors], tuple[Any, Any]]:
+        """The function that answers each of these batches, whatever their shapes; callable in any thread."""
+        spec = {name: tf.TensorSpec([None] * one.shape.rank, one.dtype) for name, one in batches.element_spec.items()}
+        return self._answer.get_concrete_function(spec)
+
+    def __call__(self, batches: tf.data.Dataset, title: str = "") -> Iterator[tuple[Tensors, Any, Any]]:
+        """Yields (features, answers, sums) of each part of each batch; `title` is of a progress bar, "" for none."""
+        # Where the lengths of batches differ, one graph for all; else one for their shape, which XLA may compile.
+        vary = any(None in spec.shape[1:] for spec in batches.element_spec.values())
+        compute = self.trace(batches) if vary else self._answer
+        with bar(title, None, "batch", leave=False, shown=bool(title)) as line:
+            for features, (answers, sums) in _computed(compute, batches, self._strategy):
+                yield features, answers, sums
+                line.update()
+
+
 def evaluator(
     objective: Objective,
     model: keras.Model,
@@ -54,38 +103,24 @@ def evaluator(
     strategy: tf.distribute.Strategy,
     prepare: Callable[[Tensors], Tensors] = lambda features: features,
 ) -> Callable[[], Metrics]:
-    """Returns a function that evaluates the model with its current weights; it is traced only once.
-
-    As with `DistributedPredictor`, each worker evaluates everything.
+    """Returns a function that evaluates the model with its current weights.
 
     Args:
         objective: of the metrics.
-        model: built by `objective.build`.
-        batches: feature dicts; the last batch may be partial.
-        prepare: applied to each replica's features, as in `phases.Input`.
+        model, batches, strategy, prepare: as for `Answering`.
 
     Returns:
         Function that returns the metrics, as `means` does.
     """
     names = (*objective.losses, *objective.metric_names)
-    inputs, skip_padding = [tensor.name for tensor in model.inputs], accelerator(strategy) is None
-
-    def on_replica(features: Tensors) -> tf.Tensor:
-        features = prepare(features)
-        outputs = infer(model, {name: features[name] for name in inputs}, skip_padding=skip_padding)
-        return _loss_and_metrics(objective, names, features, outputs)
-
-    def evaluate_batch(features: Tensors) -> tf.Tensor:
-        return tf.add_n(_split(strategy, on_replica, features))
-
-    traced = traced_function(evaluate_batch, reduce_retracing=True)
+    answering = Answering(
+        model, lambda features, outputs: ((), _loss_and_metrics(objective, names, features, outputs)), strategy, prepare
+    )
 
     def evaluate() -> Metrics:
         totals = np.zeros([len(names), 2])
-        with bar("evaluate", None, "batch", leave=False) as line:
-            for _, metrics in computed(traced, batches, strategy):
-                totals += metrics.numpy()
-                line.update()
+        for _, _, metrics in answering(batches, "evaluate"):
+            totals += metrics.numpy()
         return means(objective, names, totals)
 
     return evaluate
@@ -93,9 +128,6 @@ def evaluator(
 
 class DistributedPredictor:
     """Callable that runs the model on examples and post-processes its outputs; it is traced only once.
-
-    Each batch is split over the replicas of this process. With several workers, each evaluates the full set, so all get
-    identical metrics without communication.
 
     Args:
         task: from whose examples the batches are made.
@@ -106,24 +138,14 @@ class DistributedPredictor:
     def __init__(
         self, task: FineTuningTask, model: keras.Model, strategy: tf.distribute.Strategy, *, labelled: bool
     ) -> None:
-        self._task, self._strategy, objective = task, strategy, task.objective
+        self._task, objective = task, task.objective
         self._names = names = (*objective.losses, *objective.metric_names) if labelled else ()
-        inputs, skip_padding = [tensor.name for tensor in model.inputs], accelerator(strategy) is None
 
-        def on_replica(features: Tensors) -> tuple[Tensors, tf.Tensor]:
-            outputs = infer(model, {name: features[name] for name in inputs}, skip_padding=skip_padding)
+        def compute(features: Tensors, outputs: Tensors) -> tuple[Tensors, tf.Tensor]:
             return task.codec.postprocess(features, outputs), _loss_and_metrics(objective, names, features, outputs)
 
-        def answer(features: Tensors) -> tuple[Tensors, tf.Tensor]:
-            decoded, metrics = zip(*_split(strategy, on_replica, features), strict=True)
-            return {name: tf.concat([part[name] for part in decoded], 0) for name in decoded[0]}, tf.add_n(metrics)
-
-        self._answer = traced_function(answer)
-
-    def trace(self, batches: tf.data.Dataset) -> Callable[[Tensors], tuple[Tensors, tf.Tensor]]:
-        """The function that answers each of these batches, whatever their shapes; callable in any thread."""
-        spec = {name: tf.TensorSpec([None] * one.shape.rank, one.dtype) for name, one in batches.element_spec.items()}
-        return self._answer.get_concrete_function(spec)
+        self._answering = Answering(model, compute, strategy)
+        self.trace = self._answering.trace
 
     def __call__(self, columns: Tensors, batches: tf.data.Dataset) -> tuple[dict[str, Array], Metrics]:
         """Answers examples.
@@ -136,14 +158,12 @@ class DistributedPredictor:
             (answers, arrays [examples, ...] from `task.codec.aggregate_windows`; losses and metrics over all rows,
             empty unless `labelled`).
         """
-        names, traced = self._names, self.trace(batches)
+        names = self._names
         rows, answered, totals = [], [], np.zeros([len(names), 2])
-        with bar("evaluate" if names else "predict", None, "batch", leave=False) as line:
-            for features, (decoded, metrics) in computed(traced, batches, self._strategy):
-                rows.append(np.stack([features["row"], features["window"]], 1))
-                answered.append({name: value.numpy() for name, value in decoded.items()})
-                totals += metrics.numpy()
-                line.update()
+        for features, decoded, metrics in self._answering(batches, "evaluate" if names else "predict"):
+            rows.append(np.stack([features["row"], features["window"]], 1))
+            answered.append({name: value.numpy() for name, value in decoded.items()})
+            totals += metrics.numpy()
         examples = np.concatenate(rows)  # [rows, 2]: example, window
         order = np.lexsort(examples.T[::-1])
         ordered = {name: _concatenate([batch[name] for batch in answered])[order] for name in answered[0]}
@@ -273,7 +293,7 @@ def predictor(
     return predict
 
 
-def computed(
+def _computed(
     compute: Callable[[Tensors], Any], batches: tf.data.Dataset, strategy: tf.distribute.Strategy
 ) -> Iterator[tuple[Tensors, Any]]:
     """(features, compute(features)) of the parts of each batch, in order; `parallel_parts` are computed at once."""
@@ -299,7 +319,7 @@ def _parts(features: Tensors, count: int) -> Sequence[Tensors]:
 
 def _split(strategy: tf.distribute.Strategy, compute: Callable[[Tensors], Any], features: Tensors) -> Sequence[Any]:
     """Splits a batch over the replicas of this process, and returns what each of them computes."""
-    replicas = len(strategy.extended.worker_devices)
+    replicas = len(devices_of(strategy)) or 1
 
     def part(context: tf.distribute.ReplicaContext) -> Tensors:
         return microbatch(features, context.replica_id_in_sync_group % replicas, replicas)

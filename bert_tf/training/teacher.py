@@ -23,13 +23,10 @@ from bert_tf.files import check_own_directory, read_json, remove_leftovers, writ
 from bert_tf.inputs.identity import digest, tensors_identity, tokenizer_identity, weights_identity
 from bert_tf.locks import locked
 from bert_tf.model.encoder import encoder_of
-from bert_tf.model.mode import infer
 from bert_tf.progress import bar, log
-from bert_tf.quiet import traced_function
 from bert_tf.tasks.distillation import Answers, collect
 from bert_tf.tasks.task import FineTuningTask
-from bert_tf.training.evaluation import computed
-from bert_tf.training.strategy import accelerator
+from bert_tf.training.evaluation import Answering
 from bert_tf.types import Array, Json, Tensors
 
 INDEX = "answers.json"
@@ -128,19 +125,15 @@ class Teacher:
     def _compute(
         self, columns: Tensors, locations: Sequence[str], strategy: tf.distribute.Strategy
     ) -> dict[str, Answers]:
-        objective, model = self.task.objective, self.model
-        inputs, skip_padding = [tensor.name for tensor in model.inputs], accelerator(strategy) is None
+        objective = self.task.objective
 
-        def answer(features: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-            outputs = infer(model, {name: features[name] for name in inputs}, skip_padding=skip_padding)
+        def compute(features: Tensors, outputs: Tensors) -> tuple[dict[str, tuple[tf.Tensor, tf.Tensor]], tuple[()]]:
             about = objective.answered(features)
-            return {name: (one.read(outputs[name]), about[name]) for name, one in objective.soft_outputs.items()}
+            return {name: (one.read(outputs[name]), about[name]) for name, one in objective.soft_outputs.items()}, ()
 
-        batches = self.task.codec.rows.batches(columns, _BATCH)
-        spec = {name: tf.TensorSpec([None] * one.shape.rank, one.dtype) for name, one in batches.element_spec.items()}
-        traced = traced_function(answer).get_concrete_function(spec)
         parts: dict[str, list[tuple[Array, Array, Array]]] = {name: [] for name in objective.soft_outputs}
-        for features, answered in computed(traced, batches, strategy):
+        answering = Answering(self.model, compute, strategy)
+        for features, answered, _ in answering(self.task.codec.rows.batches(columns, _BATCH)):
             for name, (outputs, about) in answered.items():
                 parts[name].append((outputs.numpy(), about.numpy(), features["row"].numpy()))
         return {name: collect(found, len(locations), locations.__getitem__) for name, found in parts.items()}

@@ -67,7 +67,6 @@ def calibrate(model: keras.Model, batches: Iterable[Tensors]) -> list[Largest]:
     """
     blocks = encoder_of(model).blocks()
     found: list[dict[str, Array]] = [{} for _ in blocks]
-    inputs = [tensor.name for tensor in model.inputs]
     for features in batches:
         tokens = features["input_mask"].numpy().reshape(-1) > 0
         observers = [
@@ -76,7 +75,7 @@ def calibrate(model: keras.Model, batches: Iterable[Tensors]) -> list[Largest]:
             for name, layer in products(block).items()
         ]
         with converted(observers):
-            infer(model, {name: features[name] for name in inputs})
+            infer(model, features)
     ranges = [Largest(**largest) for largest in found]
     if not all(np.isfinite(part).all() for one in ranges for part in one):
         raise DataError("int8: the model itself computes NaN or infinity; check its training")

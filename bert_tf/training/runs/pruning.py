@@ -199,7 +199,6 @@ def importances(objective: Objective, model: keras.Model, batches: tf.data.Datas
     layers = [(block.attention.output_projection, block.output_projection) for block in blocks]
     config = encoder_of(model).config
     widths = list(zip(config.layer_heads, config.layer_intermediates, strict=True))
-    inputs = [tensor.name for tensor in model.inputs]
 
     def sums(features: Tensors) -> tuple[list[tuple[tf.Tensor, tf.Tensor]], tf.Tensor]:
         mask = features["input_mask"]
@@ -212,7 +211,7 @@ def importances(objective: Objective, model: keras.Model, batches: tf.data.Datas
         ]
         with tf.GradientTape() as tape, converted(forms):
             tape.watch(masks)
-            outputs = infer(model, {name: features[name] for name in inputs}, skip_padding=False)
+            outputs = infer(model, features, skip_padding=False)
             metrics = objective.loss_and_metrics(features, outputs)
             loss = objective.total({name: metrics[name][0] for name in objective.losses})
         return tf.nest.map_structure(lambda one: tf.reduce_sum(tf.abs(one), 0), tape.gradient(loss, masks)), sequences
