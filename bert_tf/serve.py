@@ -22,11 +22,12 @@ if os.getpid() == 1:
 from bert_tf.app import run
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_bytes
-from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, MOST_THREADS, EndpointOptions, Limits
+from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, MOST_THREADS, EndpointOptions, Limits, Tls
 
 # For command lines of TF Serving: a flag that does nothing here is refused, not ignored.
 _FLAGS_AT = "--help and docs/serving/flags.md#flags list the flags, and which of TF Serving work here"
 _MOST_SECONDS = 86_400
+_MOST_BYTES = 1 << 24  # of a file of settings, a key or a certificate
 _MOST_TOKEN_BYTES = 1 << 16
 
 
@@ -105,7 +106,7 @@ _ACCESS_LOG = flags.DEFINE_bool("access_log", True, "Log each request as a line 
 
 def main(_: list[str]) -> None:
     try:
-        from bert_tf.server import config, server
+        from bert_tf.server import config_files, server
         from bert_tf.server.models import PollingOptions
         from bert_tf.server.request_batching import BatchingOptions
         from bert_tf.server.servable import RunOptions
@@ -125,9 +126,9 @@ def main(_: list[str]) -> None:
     if _TLS_KEY.value and _SSL_FILE.value:
         raise ConfigError("--tls_key and --ssl_config_file: both have a key; give one of them")
     if _TLS_KEY.value:
-        tls = config.read_pem(_TLS_KEY.value, _TLS_CERTIFICATE.value)
+        tls = Tls(_pem(_TLS_KEY), _pem(_TLS_CERTIFICATE))
     elif _SSL_FILE.value:
-        tls = config.read_tls(_SSL_FILE.value)
+        tls = config_files.parse_tls(_SSL_FILE.value, _content(_SSL_FILE.value))
     limits = Limits(
         request_bytes=_MEGABYTES.value * 2**20,
         answer_bytes=_ANSWER_MEGABYTES.value * 2**20,
@@ -140,7 +141,7 @@ def main(_: list[str]) -> None:
     if _MONITORING_FILE.value:
         if not _REST_PORT.value:
             raise ConfigError("--monitoring_config_file with --rest_api_port=0: the metrics are on that port; open it")
-        prometheus = config.read_prometheus_path(_MONITORING_FILE.value)
+        prometheus = config_files.parse_prometheus_path(_MONITORING_FILE.value, _content(_MONITORING_FILE.value))
     endpoints = EndpointOptions(
         host=_HOST.value,
         grpc_port=_PORT.value,
@@ -160,7 +161,7 @@ def main(_: list[str]) -> None:
         raise ConfigError("--noenable_batching with --batching_parameters_file, which would have no effect; give one")
     batching: BatchingOptions | None = BatchingOptions() if _BATCHING.value is not False else None
     if _BATCHING_FILE.value:
-        batching = config.read_batching(_BATCHING_FILE.value)
+        batching = config_files.parse_batching(_BATCHING_FILE.value, _content(_BATCHING_FILE.value))
     run_options = RunOptions(
         tags=tuple(_TAGS.value.split(",")),
         intra_op_threads=_INTRA.value or _PARALLELISM.value or _intra_op_threads(batching.threads if batching else 0),
@@ -187,11 +188,18 @@ def _intra_op_threads(batches: int) -> int:
 
 def _config_reader() -> Callable[[], object]:
     """A function that returns the models to serve."""
-    from bert_tf.server import config
+    from bert_tf.server import config_files, model_list
 
     given = [flag for flag in (_EXPORT_DIR, _MODEL_BASE_PATH, _MODEL_CONFIG_FILE) if flag.value]
     if _MODEL_CONFIG_FILE.value and not _EXPORT_DIR.value:  # as in TF Serving, where the others are then ignored
-        return lambda: config.read_models(_MODEL_CONFIG_FILE.value, polled=_CONFIG_POLL.value > 0)
+        path = _MODEL_CONFIG_FILE.value
+        # The next reader of a pipe may wait for ever.
+        if _CONFIG_POLL.value and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            raise ConfigError(
+                f"{path}: a pipe, socket or device, which cannot be read repeatedly; pass a file, or "
+                "--model_config_file_poll_wait_seconds=0"
+            )
+        return lambda: config_files.parse_models(path, _content(path))
     if len(given) != 1:
         found = ", ".join(f"--{flag.name}" for flag in given) or "none"
         raise ConfigError(f"give one of --export_dir, --model_base_path and --model_config_file; found {found}")
@@ -200,17 +208,30 @@ def _config_reader() -> Callable[[], object]:
             raise ConfigError(
                 "--model_name goes with --model_base_path; models of --export_dir have the names of their folders"
             )
-        return lambda: config.models_in(_EXPORT_DIR.value)
-    return lambda: config.one_model(_MODEL_NAME.value, _MODEL_BASE_PATH.value)
+        return lambda: model_list.models_in(_EXPORT_DIR.value)
+    return lambda: model_list.one_model(_MODEL_NAME.value, _MODEL_BASE_PATH.value)
+
+
+def _content(path: str, flag: str = "", most: int = _MOST_BYTES) -> bytes:
+    """The content of a file of settings or secrets, which may be a pipe; `flag` begins the error."""
+    try:
+        return read_bytes(path, most=most, pipes=True)
+    except DataError as error:
+        raise ConfigError(f"{flag}{error}") from None
+
+
+def _pem(flag: flags.FlagHolder[str]) -> bytes:
+    content = _content(flag.value, f"--{flag.name}=")
+    if b"-----BEGIN" not in content:
+        raise ConfigError(f"--{flag.name}={flag.value}: not in PEM format; expected a file with '-----BEGIN ...-----'")
+    return content
 
 
 def _token() -> str:
     if not _TOKEN_FILE.value:
         return ""
     try:
-        token = read_bytes(_TOKEN_FILE.value, most=_MOST_TOKEN_BYTES, pipes=True).decode("ascii").strip()
-    except DataError as error:
-        raise ConfigError(f"--token_file={error}") from None
+        token = _content(_TOKEN_FILE.value, "--token_file=", _MOST_TOKEN_BYTES).decode("ascii").strip()
     except UnicodeDecodeError:
         raise ConfigError(f"--token_file={_TOKEN_FILE.value}: not ASCII") from None
     if not re.fullmatch(r"[A-Za-z0-9._~+/-]{8,}=*", token):

@@ -19,8 +19,8 @@ import tensorflow as tf
 from tensorflow_serving.apis import get_model_status_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
-from bert_tf.server.config import check_models, version_number
 from bert_tf.server.loading import files_of
+from bert_tf.server.model_list import check_models, version_number
 from bert_tf.server.servable import EXTRA, Runtime, Servable
 from bert_tf.server.status import Code, ServingError, invalid
 from bert_tf.server.threads import in_own_thread

@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from bert_tf.server import config, rpc
+from bert_tf.server import model_list, rpc
 from bert_tf.server.models import Models, PollingOptions
 from bert_tf.server.monitoring import Metrics
 from bert_tf.server.options import EndpointOptions
@@ -106,7 +106,7 @@ def serving(export_dir, **endpoints):
         export_dir: as --export_dir.
         endpoints: fields of EndpointOptions.
     """
-    with contextlib.closing(Running(config.models_in(str(export_dir)), EndpointOptions(**endpoints))) as running:
+    with contextlib.closing(Running(model_list.models_in(str(export_dir)), EndpointOptions(**endpoints))) as running:
         yield f"http://127.0.0.1:{running.port}"
 
 

@@ -23,7 +23,7 @@ import tensorflow as tf
 from absl import flags
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2, prediction_service_pb2_grpc
 
-from bert_tf.server import config
+from bert_tf.server import model_list
 from bert_tf.server.models import PollingOptions
 from bert_tf.server.options import EndpointOptions
 from bert_tf.server.servable import RunOptions
@@ -285,6 +285,7 @@ def test_the_first_process_of_a_container_ends_at_sigterm_while_it_imports_tenso
             "--monitoring_config_file with --rest_api_port=0: the metrics are on that port",
         ),
         (["--export_dir={folder}", "--token_file={short}"], 2, "expected one token of at least 8"),
+        (["--export_dir={folder}", "--batching_parameters_file=/no/such"], 2, " /no/such: no such file"),
         (["--model_base_path={broken}"], 1, "default: not a SavedModel"),
     ],
 )
@@ -330,7 +331,7 @@ def test_a_config_file_that_cannot_be_read_for_a_while_holds_up_neither_requests
         reads.append(None)
         if len(reads) > 1:
             back.wait(60)
-        return config.one_model("half", str(folder))
+        return model_list.one_model("half", str(folder))
 
     def client():
         while len(reads) < 2:
