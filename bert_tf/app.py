@@ -21,8 +21,9 @@ from ml_collections import config_flags
 
 from bert_tf import config, quiet
 from bert_tf.config import ExampleData, FinetuneConfig, PretrainConfig
+from bert_tf.config.paths import check_path, first_field, paths_to, unknown_field
 from bert_tf.config.train import INFERENCE_DTYPES
-from bert_tf.config.values import OTHER_NAMES, shown, unknown_field
+from bert_tf.config.values import shown
 from bert_tf.errors import BertTfError, ConfigError, one_line
 
 
@@ -122,17 +123,8 @@ def _meant(name: str) -> str:
     # Before the first dot: --config.train.batch_size makes a flag of this name.
     configs = {"config": flags.FLAGS["config"].value} if "config" in flags.FLAGS else {}
     configs |= {"data": ExampleData()} if "data" in flags.FLAGS else {}
-    found = [path for flag, config in configs.items() for path in _paths(config, name, f"--{flag}")]
+    found = [path for flag, config in configs.items() for path in paths_to(config, name, f"--{flag}")]
     return f"did you mean {found[0]}?" if found else _ELSEWHERE.get(name, "")
-
-
-def _paths(config: object, name: str, path: str) -> list[str]:
-    """The paths of the fields with this name, or one that other libraries give them, in a dataclass."""
-    if not dataclasses.is_dataclass(config):
-        return []
-    fields = [field.name for field in dataclasses.fields(config)]
-    own = [f"{path}.{one}" for one in (name, OTHER_NAMES.get(name)) if one in fields]
-    return own + [inner for one in fields for inner in _paths(getattr(config, one), name, f"{path}.{one}")]
 
 
 def _wrong_field(error: BaseException) -> str:
@@ -181,38 +173,9 @@ def _check_overrides(flag: str, config: object) -> None:
     for argument in flags.FLAGS.read_flags_from_files(sys.argv[1:], force_gnu=False):
         if override := re.match(rf"--?(?:no)?{flag}\.([^=]*)", argument):
             try:
-                _check_path(config, override[1], f"--{flag}.")
+                check_path(config, override[1], f"--{flag}.")
             except ConfigError as error:
                 raise ConfigError(f"--{flag}.{override[1]}: {error}") from None
-
-
-def _check_path(config: Any, path: str, flag: str) -> None:
-    """Raises ConfigError unless a path such as "train.phases[0].share" leads to a field that can be set."""
-    if not re.fullmatch(r"\w+(?:\.\w+|\[-?\d{1,9}\])*", path):
-        raise ConfigError(f"expected the name of a field, such as {flag}{_first_field(config)}")
-    value, where = config, ""
-    for part in re.findall(r"\w+|\[-?\d+\]", path):
-        if part.startswith("["):
-            if not isinstance(value, list | tuple):
-                raise ConfigError(f"{where} has no entries")
-            number = int(part[1:-1])
-            if not -len(value) <= number < len(value):
-                raise ConfigError(f"{where}{part}: out of range; the config file has fewer entries (the first is [0])")
-            value, where = value[number], where + part
-        elif not dataclasses.is_dataclass(value):
-            raise ConfigError(f"{where} has no fields")
-        elif part not in {field.name for field in dataclasses.fields(value)}:
-            raise ConfigError(unknown_field(type(value), part, where))
-        else:
-            value, where = getattr(value, part), f"{where}.{part}" if where else part
-    if dataclasses.is_dataclass(value):
-        raise ConfigError(f"expected one of its fields, such as {flag}{where}.{_first_field(value)}")
-    if path.endswith("]"):
-        raise ConfigError(f"expected the whole tuple: {flag}{where.rpartition('[')[0]}")
-
-
-def _first_field(config: Any) -> str:
-    return dataclasses.fields(config)[0].name
 
 
 class _ConfigFile(flags.ArgumentParser[Any]):
@@ -316,7 +279,7 @@ def data_flags() -> Callable[[ExampleData], ExampleData]:
 
 
 def _refuse(_: object) -> NoReturn:
-    raise ConfigError(f"--data: expected one of its fields, such as --data.{_first_field(ExampleData())}")
+    raise ConfigError(f"--data: expected one of its fields, such as --data.{first_field(ExampleData())}")
 
 
 def accept_config_change_flag() -> flags.FlagHolder[bool]:

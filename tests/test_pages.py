@@ -15,12 +15,13 @@ import socket
 import pytest
 
 import bert_tf
-from bert_tf import app, bundled
+from bert_tf import bundled
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.formats import google
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.config import FinetuneConfig, TaskDistillation
+from bert_tf.config.paths import check_path
 from bert_tf.errors import ConfigError
 from bert_tf.text import learn_byte_pairs, learn_unigram, learn_vocabulary, write_vocabulary
 from tests.packages import minilm
@@ -218,7 +219,7 @@ def test_the_flags_and_configs_of_every_command_exist(page):
             elif path := re.match(r"--config\.(.*)", name):
                 if config:
                     try:
-                        app._check_path(config, path[1], "--config.")
+                        check_path(config, path[1], "--config.")
                     except ConfigError as error:
                         raise AssertionError(f"{word}: {error}") from None
             else:

@@ -27,8 +27,9 @@ from bert_tf.checkpoints import open_with_warnings
 from bert_tf.checkpoints.run_files import RESULTS, read_results
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import ExampleData, FinetuneConfig, TaskDistillation, to_dict
+from bert_tf.config.paths import unknown_field
 from bert_tf.config.train import BatchSize, InferenceDtype
-from bert_tf.config.values import checked_arguments, fitting, unknown_field
+from bert_tf.config.values import checked_arguments, fitting
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.files import check_output, temporary_directory, text_path, write_json
 from bert_tf.inference import portable

@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import TrainConfig
-from bert_tf.config.values import hint_at_field, misfit, shown, without_numpy
+from bert_tf.config.paths import hint_at_field
+from bert_tf.config.values import misfit, shown, without_numpy
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import cause
 from bert_tf.types import Json

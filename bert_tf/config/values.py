@@ -1,7 +1,6 @@
 """Values checked against type annotations: settings, and what JSON files contain. Settings from and to dicts."""
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import json
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
+from bert_tf.config.paths import path_of, unknown_field
 from bert_tf.errors import ConfigError
 from bert_tf.types import Json
 
@@ -38,33 +38,6 @@ _NOUNS: dict[Any, str] = {
     types.NoneType: "None",
 }
 _JSON_NOUNS: dict[Any, str] = {bool: "true or false", types.NoneType: "null"}
-_LISTED = 20  # most names that a message lists
-# What settings are called in Keras and Transformers.
-OTHER_NAMES = {
-    "lr": "learning_rate",
-    "nb_epoch": "epochs",
-    "num_epochs": "epochs",
-    "num_train_epochs": "epochs",
-    "max_steps": "steps",
-    "train_batch_size": "batch_size",
-    "per_device_train_batch_size": "batch_size",
-    "gradient_accumulation_steps": "accumulation",
-    "gradient_checkpointing": "remat",
-    "warmup_ratio": "warmup",
-    "max_grad_norm": "clip_norm",
-    "early_stopping_patience": "patience",
-    "load_best_model_at_end": "keep_best",
-    "steps_per_execution": "steps_per_call",
-    "validation_freq": "evaluate_every",
-    "eval_steps": "evaluate_every",
-    "save_steps": "save_every",
-    "logging_steps": "log_every",
-    "mixed_precision": "dtype",
-    "fp16": "dtype",
-    "bf16": "dtype",
-    "max_seq_length": "max_length",
-    "class_weight": "class_weights",
-}
 _WHOLE = "the content"  # stands for the path of a whole file
 _WRAPPERS = (typing.Annotated, typing.Required, typing.NotRequired)
 _LISTS = (tuple, list, Sequence)
@@ -109,7 +82,7 @@ def check_fields(config: "DataclassInstance", where: str = "") -> None:
         raise ConfigError(unknown_field(type(config), name, where))
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        fit = fitting(value, field.type, _path(where, field.name), field.metadata)
+        fit = fitting(value, field.type, path_of(where, field.name), field.metadata)
         if fit is not value:
             setattr(config, field.name, fit)
 
@@ -220,12 +193,12 @@ def _misfits(value: Any, kind: Any, where: str, rule: Mapping[str, Any], in_json
         yield from (f"no {name!r}" + (f" in {where}" if where else "") for name in sorted(lacking))
         if not typing.is_typeddict(kind):
             yield from (unknown_field(kind, name, where) for name in value.keys() - fields.keys())
-        parts = ((_path(where, name), one, *fields.get(name, (Any, {}))) for name, one in value.items())
+        parts = ((path_of(where, name), one, *fields.get(name, (Any, {}))) for name, one in value.items())
     elif isinstance(value, dict) and origin in _OBJECTS:
         yield from (
             f"{where or _WHOLE} has the key {shown(name)}; expected text" for name in value if type(name) is not str
         )
-        parts = ((_path(where, name), one, inner[1], rule) for name, one in value.items())
+        parts = ((path_of(where, name), one, inner[1], rule) for name, one in value.items())
     elif isinstance(value, list | tuple) and origin in _LISTS:
         kinds = inner if origin is tuple and inner[1:] != (...,) else inner[:1] * len(value)
         if len(kinds) != len(value):
@@ -249,7 +222,7 @@ def half_pairs(value: Any, where: str = "") -> Iterator[str]:
     if isinstance(value, dict):
         for name, one in value.items():
             yield from half_pairs(name, where)
-            yield from half_pairs(one, _path(where, name))
+            yield from half_pairs(one, path_of(where, name))
     elif isinstance(value, list):
         for number, one in enumerate(value):
             yield from half_pairs(one, f"{where}[{number}]")
@@ -271,10 +244,6 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _is_schema(kind: Any) -> bool:
     return typing.is_typeddict(kind) or dataclasses.is_dataclass(kind)
-
-
-def _path(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else name
 
 
 def _fits(value: Any, kind: Any, rule: Mapping[str, Any]) -> bool:
@@ -349,26 +318,6 @@ def to_dict(config: "DataclassInstance") -> Json:
     return dataclasses.asdict(config)
 
 
-def unknown_field(cls: type[Any], name: str, where: str = "") -> str:
-    """The error message for a field that the dataclass `cls` lacks, with the closest match.
-
-    Args:
-        cls: the dataclass.
-        name: the unknown field.
-        where: path of the dataclass in its config, such as "train"; "" for the name of the class.
-    """
-    return f"{where or cls.__name__} has no field {name!r}; {hint_at_field(cls, name)}"
-
-
-def hint_at_field(cls: type[Any], name: str) -> str:
-    """The end of an error message for a field that the dataclass `cls` lacks: what was meant, or what there is."""
-    fields = [field.name for field in dataclasses.fields(cls)]
-    near = [one for one in (OTHER_NAMES.get(name),) if one in fields] or difflib.get_close_matches(name, fields, 1)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    return f"known: {', '.join(fields)}" if len(fields) <= _LISTED else f"see bert_tf.config.{cls.__name__}"
-
-
 def from_dict(cls: type[_Config], values: Mapping[str, Any], where: str = "") -> _Config:
     """Builds the dataclass `cls` from a dict, and nested dataclasses from nested dicts.
 
@@ -384,12 +333,12 @@ def from_dict(cls: type[_Config], values: Mapping[str, Any], where: str = "") ->
             raise ConfigError(unknown_field(cls, name, where))
         kind = fields[name].type
         if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
-            value = from_dict(kind, value, _path(where, name))
+            value = from_dict(kind, value, path_of(where, name))
         elif typing.get_origin(kind) is tuple and isinstance(value, list | tuple):
             part: Any = typing.get_args(kind)[0]
             nested = dataclasses.is_dataclass(part)
             value = tuple(
-                from_dict(part, one, f"{_path(where, name)}[{number}]") if nested and isinstance(one, dict) else one
+                from_dict(part, one, f"{path_of(where, name)}[{number}]") if nested and isinstance(one, dict) else one
                 for number, one in enumerate(value)
             )
         arguments[name] = value

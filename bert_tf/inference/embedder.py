@@ -12,7 +12,7 @@ from bert_tf.checkpoints import open_with_warnings
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, as_dtype, tensor_of, tensor_of_variable
 from bert_tf.config import EmbeddingConfig
-from bert_tf.config.values import unknown_field
+from bert_tf.config.paths import unknown_field
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.model.activations import activation
 from bert_tf.model.encoder import BertEncoder
