@@ -4,6 +4,7 @@ const send = Worker.prototype.postMessage;
 Worker.prototype.postMessage = function (message, ...rest) {
   if (typeof message?.data === "string") {
     const data = message.data
+      .replace(/[:{}]+/g, " ")
       .replace(/(^|\s)-+(?=\w)/g, "$1")
       .replace(/(\w)=\S*/g, "$1")
       .replace(/[a-z]\w*[._]\w[\w.]*/gi, (name) => name.split(/[._]+/).map((part) => part && `+${part}*`).join(" "));
