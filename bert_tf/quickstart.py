@@ -3,11 +3,8 @@
 import collections
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +17,7 @@ from bert_tf.config import FinetuneConfig, PretrainConfig
 from bert_tf.errors import DataError
 from bert_tf.files import bundled, check_output, check_own_directory, write_json, write_text
 from bert_tf.inference.saved_model import export_run, summary
+from bert_tf.inference.session import Session
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.locks import locked
 from bert_tf.report.file_reporter import FileReporter
@@ -155,12 +153,8 @@ def _export(models: Mapping[str, str]) -> list[str]:
 
 def _ask(path: str, texts: Sequence[str]) -> list[Json]:
     """Answers of an exported model, run as TF Serving runs it, in a process that does not import this package."""
-    script = bundled("inference/ask.py")
-    done = subprocess.run([sys.executable, script, path, *texts], capture_output=True, text=True)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise DataError(f"{path} could not be loaded in a separate process (exit status {done.returncode}): {last}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    with Session() as session:
+        return session.ask(path, [{"text": text} for text in texts])
 
 
 def _answers(reviews: str, tiny: str) -> tuple[list[Json], list[Json]]:

@@ -48,7 +48,7 @@ def test_a_missing_package_is_reported_with_the_command_that_installs_it(quickst
 
 @pytest.mark.slow
 def test_an_export_that_cannot_be_loaded_is_a_one_line_error(quickstart, tmp_path):
-    with raises(DataError, "separate process"):
+    with raises(DataError, "TensorFlow session", "none"):
         quickstart._ask(str(tmp_path / "none"), ["A text."])
 
 

@@ -7,7 +7,8 @@
     python ask.py EXPORT_DIR/1 < questions.jsonl
 
 The model in a folder is loaded and run as TF Serving does it: by a session on its signatures, without the Python
-objects that `tf.saved_model.load` creates. This needs TensorFlow, 2.12 or newer, with the TF Text of the same version.
+objects that `tf.saved_model.load` creates. This needs TensorFlow, 2.12 or newer, with the TF Text of the same version;
+and if you copy this file, copy bert_tf/processor_flags.py to the same folder.
 
 Instead of a folder, all forms take the URL of a model in TF Serving or in `python -m bert_tf.serve`, which may end in
 /versions/N or /labels/LABEL. This needs only Python. If the server wants a token, set the environment variable
@@ -37,6 +38,7 @@ import ctypes
 import functools
 import gc
 import http.client
+import importlib.util
 import json
 import math
 import os
@@ -46,9 +48,8 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:  # imported only where a model in a folder needs them, because that takes seconds
     import numpy as np
@@ -59,8 +60,6 @@ if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 DEFAULT, WORDS = "serving_default", "words"
-GRAPH = "saved_model.pb"
-CPUINFO = "/proc/cpuinfo"
 TOKEN = "BERT_TF_TOKEN"
 _URL = re.compile(
     r"(?P<server>https?://[^/?#]+(?:/[^/?#:]+)*)(?P<model>/v1/models/[^/?#:]+)(/versions/\d+|/labels/[^/?#:]+)?"
@@ -91,18 +90,6 @@ class ServerError(OSError):
     def __init__(self, message: str, is_temporary: bool = False) -> None:
         super().__init__(message)
         self.is_temporary = is_temporary
-
-
-class Variant(TypedDict):
-    """A variant of the graph of an optimized export, for some processors, as in its model card.
-
-    Attributes:
-        computes: how its products are computed, for people.
-        instructions: groups of instruction sets, in /proc/cpuinfo's names; it needs one of each group.
-    """
-
-    computes: str
-    instructions: list[list[str]]
 
 
 class Answerer(abc.ABC):
@@ -216,10 +203,11 @@ class Model(Answerer):
 
     def __init__(self, path: str) -> None:
         card = _card(path)
-        variants = variants_of(card)
-        if problem := unsuitable(variants) or changed(card, _content(os.path.join(path, GRAPH))):
+        flags = _processor_flags()
+        variants = flags.variants_of(card)
+        if problem := flags.unsuitable(variants) or flags.changed(card, _content(os.path.join(path, flags.GRAPH))):
             raise ValueError(f"{path}: {problem}")
-        self.variant = describe_variant(variants)
+        self.variant = flags.describe_variant(variants)
         tf = _tensorflow()
         tf.compat.v1.logging.set_verbosity("ERROR")  # that this loader is deprecated in Python does not concern users
         self._session = tf.compat.v1.Session(graph=tf.Graph())
@@ -234,7 +222,7 @@ class Model(Answerer):
                 }
             )
         except (OSError, KeyError, RuntimeError, ValueError) as error:
-            if os.path.exists(os.path.join(path, "saved_model.pb")):
+            if os.path.exists(os.path.join(path, flags.GRAPH)):
                 raise ValueError(f"{path}: damaged, or not a model that takes text ({reason(error)})") from None
             raise ValueError(
                 f"{path or repr(path)}: no exported model; name the folder of a version, such as EXPORT_DIR/1, or a URL"
@@ -403,100 +391,22 @@ def open_model(name: str) -> Answerer:
     return RemoteModel(name) if re.match("https?://", name) else Model(name)
 
 
-# oneDNN's environment variable, under its present and its old name; its value -> beginnings of the instruction sets, in
-# /proc/cpuinfo's names, that it forbids.
-_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-_UNUSED: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("sse41", "avx", "avx2"), ("avx512", "avx_vnni", "amx")),
-    **dict.fromkeys(("avx2_vnni", "avx2_vnni_2"), ("avx512", "amx")),
-    "avx512_core": ("avx512_vnni", "avx_vnni", "avx512_bf16", "amx"),
-    "avx512_core_vnni": ("avx512_bf16", "amx"),
-}
+@functools.cache
+def _processor_flags() -> Any:
+    """The module processor_flags.py: of the package this file lies in, or from beside a copy of it."""
+    if __package__:
+        from bert_tf import processor_flags
 
-
-def limit_of_onednn(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Name and value of the variable that limits the instruction sets of oneDNN; the value is "" if there is none."""
-    name = next((name for name in _LIMITS if environment.get(name)), _LIMITS[0])
-    return name, environment.get(name, "")
-
-
-def all_flags() -> frozenset[str]:
-    """Names of the instruction sets that the processor has; empty where they are not known."""
-    try:
-        with open(CPUINFO, encoding="utf-8", errors="replace") as file:
-            found = re.search(r"^flags\s*:(.*)$", file.read(), re.MULTILINE)
-    except OSError:
-        return frozenset()
-    return frozenset(found[1].split() if found else ())
-
-
-def processor_flags(environment: Mapping[str, str] | None = None) -> frozenset[str]:
-    """Names of the instruction sets that TensorFlow's kernels may use here; empty where they are not known.
-
-    Args:
-        environment: variables, of which one may limit oneDNN; None for those of this process.
-    """
-    unused = _UNUSED.get(limit_of_onednn(os.environ if environment is None else environment)[1].lower(), ())
-    return frozenset(name for name in all_flags() if not name.startswith(unused))
-
-
-def _chosen(variants: Sequence[Variant], flags: Collection[str]) -> Variant | None:
-    """The first variant for whose instruction sets these flags suffice: the one that the graph chooses."""
-    for variant in variants:
-        if all(not set(group).isdisjoint(flags) for group in variant["instructions"]):
-            return variant
-    return None
-
-
-def variants_of(card: Any) -> list[Variant]:
-    """The variants of an exported version by its model card, the fastest first; [] if it has only one."""
-    if not isinstance(card, dict) or card.get("format") != "bert_tf":  # others mean something else by the word
-        return []
-    return card.get("variants") or []
-
-
-def unsuitable(variants: Sequence[Variant]) -> str:
-    """Why a version with these variants would fail here; "" if it works.
-
-    TensorFlow does not look: without AVX-512, its kernel for bfloat16 ends the process, and without int8 dot products,
-    the one for int8 returns wrong numbers.
-    """
-    here, usable = _chosen(variants, all_flags()), _chosen(variants, processor_flags())
-    if here is None or here == usable or not all_flags():
-        return ""
-    return (
-        f"{'='.join(limit_of_onednn(os.environ))} forbids instruction sets that the processor has and the graph "
-        f"would use, {needed(here)}; unset it"
-    )
-
-
-def describe_variant(variants: Sequence[Variant]) -> str:
-    """Which of its variants a version computes here, for people; "" if it has only one."""
-    variant = _chosen(variants, all_flags())
-    if variant is None or len(variants) == 1:
-        return ""
-    rest = "" if variant == variants[0] else f", slower than with {needed(variants[0])}"
-    return f"computes {variant['computes']}{rest}"
-
-
-def needed(variant: Variant) -> str:
-    """The instruction sets that a variant needs, which must be some, for people."""
-    groups = [" or ".join(group) for group in variant["instructions"]]
-    return groups[0] if len(groups) == 1 else " and ".join(f"({group})" for group in groups)
-
-
-def changed(card: Any, graph: bytes | None) -> str:
-    """Why a graph is not the one that was exported with a model card, of which a loader would say nothing; "" if it is.
-
-    Args:
-        card: of the version; those of other programs and of earlier versions have no checksum.
-        graph: content of its saved_model.pb, if it has one. TensorFlow itself checks the variables beside it.
-    """
-    checksums = card.get("crc32") if isinstance(card, dict) and card.get("format") == "bert_tf" else None
-    expected = checksums.get(GRAPH) if isinstance(checksums, dict) else None
-    if graph is None or expected in (None, found := f"{zlib.crc32(graph):08x}"):
-        return ""
-    return f"{GRAPH} is damaged (CRC-32 {found}, expected {expected}); copy or export the version again"
+        return processor_flags
+    folder, name = os.path.dirname(os.path.abspath(__file__)), "processor_flags.py"
+    path = next(filter(os.path.isfile, (os.path.join(folder, name), os.path.join(folder, "..", name))), None)
+    if path is None:
+        raise ValueError(f"{folder}: no {name}, which models in folders need; copy it from bert_tf/, too")
+    spec = importlib.util.spec_from_file_location("processor_flags", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _card(path: str) -> Any:

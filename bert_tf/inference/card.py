@@ -22,9 +22,9 @@ import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import MOST_GRAPH, bundled, checksum, read_bytes, read_json, write_json, write_text
-from bert_tf.inference.ask import GRAPH, needed
 from bert_tf.inference.check import rest_body
 from bert_tf.inference.samples import WARM_UP, Request
+from bert_tf.processor_flags import GRAPH, needed
 from bert_tf.tasks import TASKS
 from bert_tf.tasks.signatures import ATTENTION, CLASSIFY, DEFAULT, REGRESS
 from bert_tf.tasks.task import Task, TaskDescription

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inference.ask import all_flags
 from bert_tf.inference.token_graph import TokenGraph
+from bert_tf.processor_flags import all_flags
 from bert_tf.types import Array
 
 NAME, RUNTIME, FILE = "ONNX", "ONNX Runtime", "model.onnx"

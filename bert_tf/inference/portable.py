@@ -19,6 +19,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import check_output, replacing_directory, require_space
 from bert_tf.inference import litert_model, onnx_model
 from bert_tf.inference.embedder import Embedder
+from bert_tf.inference.samples import calibration_texts
 from bert_tf.inference.saved_model import on_cpu
 from bert_tf.inference.token_graph import TokenGraph
 from bert_tf.model.encoder import encoder_of
@@ -141,7 +142,7 @@ def export_portable(
             kind.write(graph, file)
         else:
             encoder = encoder_of(model)
-            ranges = ranges_of(encoder, task.tokenizer)
+            ranges = ranges_of(encoder, task.tokenizer, calibration_texts())
             with converted(smoothed_forms(encoder, ranges, clipped=kind.FIXED_SCALES)):
                 kind.write_int8(TokenGraph(task, model, kind.DTYPE), file)
         checked, warnings = _checked(graph, kind.runner(file), kind.RUNTIME, optimize) if check else ("", [])

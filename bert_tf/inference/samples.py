@@ -1,11 +1,13 @@
 """Sample requests to a model: they check its export, warm a server up and are the examples in the model card."""
 
+import gzip
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.files import bundled
 from bert_tf.tasks.signatures import CLASSIFY, REGRESS, TOKENS, WORDS, Served
 from bert_tf.types import Array, ConcreteFunction
 
@@ -54,6 +56,14 @@ class Request(NamedTuple):
         with tf.device("/CPU:0"):  # a GPU computes with fewer digits
             tensors = {name: tf.constant(value, _DTYPES[value.dtype.kind]) for name, value in self.inputs.items()}
             return {name: value.numpy() for name, value in signatures[self.signature](**tensors).items()}
+
+
+def calibration_texts() -> list[str]:
+    """English and Korean texts on which the ranges of int8 exports are measured."""
+    with open(bundled("data/reviews/heldout.tsv"), encoding="utf-8") as file:
+        texts = [line.split("\t")[0] for line in file][1:97]
+    with gzip.open(bundled("data/korean/gnome_heldout.txt.gz"), "rt", encoding="utf-8") as file:
+        return texts + [line.strip() for line in file if line.strip()][:32]
 
 
 def sample_requests(codec: Served, names: Iterable[str]) -> list[Request]:

@@ -18,7 +18,7 @@ from bert_tf.files import check_output, replacing_directory, require_space
 from bert_tf.inference.card import CARD, EXTRA, write_card, write_operations
 from bert_tf.inference.check import check_ops, compare, oldest_server, rest_body
 from bert_tf.inference.compact import compact
-from bert_tf.inference.samples import SENTENCES, Request, sample_requests
+from bert_tf.inference.samples import SENTENCES, Request, calibration_texts, sample_requests
 from bert_tf.inference.session import ANSWER_TOLERANCES, TOLERANCES, NotServable, Session
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.precision.optimize import optimized
@@ -120,7 +120,14 @@ def export(
     require_space(path, 4 * model.count_params(), "the SavedModel")
     with (
         Session() if check is True else contextlib.nullcontext(check) as session,
-        optimized(encoder_of(model), optimize, task.tokenizer, SENTENCES, TOLERANCES[optimize]) as optimization,
+        optimized(
+            encoder_of(model),
+            optimize,
+            task.tokenizer,
+            SENTENCES,
+            TOLERANCES[optimize],
+            calibration_texts() if optimize == "int8" else (),
+        ) as optimization,
         replacing_directory(path) as temporary,
     ):
         signatures = {key: function.get_concrete_function() for key, function in functions.items()}

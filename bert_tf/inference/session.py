@@ -51,12 +51,16 @@ class Session:
     """A new process that loads an exported version as TF Serving does; a context manager that ends it.
 
     It imports TensorFlow, which takes seconds, while this process does so and makes the version.
+
+    Args:
+        code: what the process runs; by default ask.py, on what `ask` is called with.
+        **environment: variables of the process, in addition to those of this one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, code: str = _WAITING, **environment: str) -> None:
         self._process = subprocess.Popen(
             # -P keeps the current folder out of sys.path.
-            [sys.executable, "-P", "-c", _WAITING],
+            [sys.executable, "-P", "-c", code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -64,7 +68,8 @@ class Session:
             # This process may have taken all of the GPU's memory.
             env={"TF_CPP_MIN_LOG_LEVEL": "3"}
             | os.environ
-            | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONIOENCODING": "utf-8"},
+            | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONIOENCODING": "utf-8"}
+            | environment,
         )
 
     def __enter__(self) -> Self:
@@ -79,13 +84,14 @@ class Session:
 
         Args:
             path: directory of the version.
-            requests: bodies for the `predict` method of TF Serving's REST API.
+            requests: questions to the model, or bodies for the `predict` method of TF Serving's REST API.
 
         Returns:
-            For each request the answer of TF Serving's REST API: {"outputs": ...} or {"error": ...}.
+            For each request the answer of ask.py; to a body that of TF Serving's REST API: {"outputs": ...} or
+            {"error": ...}.
 
         Raises:
-            NotServable: the version cannot be loaded.
+            NotServable: the version cannot be loaded, or a question not be answered.
         """
         program = str(importlib.resources.files("bert_tf.inference") / "ask.py")
         lines = f"{program}\0{path}\0\n" + "".join(json.dumps(request) + "\n" for request in requests)

@@ -1,7 +1,4 @@
-"""The number format that is fastest on the devices here.
-
-What the processor has is found out in `inference/ask.py`, which works without this package and so cannot import it.
-"""
+"""The number format that is fastest on the devices here."""
 
 import functools
 import os
@@ -10,7 +7,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from bert_tf.inference.ask import all_flags, limit_of_onednn, processor_flags
+from bert_tf.processor_flags import all_flags, limit_of_onednn, processor_flags
 
 
 def only_cpus() -> bool:

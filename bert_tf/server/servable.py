@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import input_pb2, prediction_log_pb2
 
-from bert_tf.inference.ask import changed, describe_variant, unsuitable, variants_of
+from bert_tf.processor_flags import changed, describe_variant, unsuitable, variants_of
 from bert_tf.server import loading
 from bert_tf.server.monitoring import RUNTIME_LATENCY, WARMUP_LATENCY, Metrics
 from bert_tf.server.request_batching import BatchingOptions, Queue

@@ -34,7 +34,7 @@ class LossScale:
     2 do not round.
 
     Args:
-        model: if none of its layers computes in float16, the scale is 1 and stays 1.
+        model: if none of its own layers, of which an encoder is one, computes in float16, the scale is 1 and stays 1.
         growth: finite updates before the scale is doubled.
 
     Attributes:
@@ -42,7 +42,7 @@ class LossScale:
     """
 
     def __init__(self, model: keras.Model, growth: int) -> None:
-        self._half = any(layer.compute_dtype == "float16" for layer in model._flatten_layers())
+        self._half = any(layer.compute_dtype == "float16" for layer in model.layers)
         self._growth = growth
         self.variable = tf.Variable([2.0**15 if self._half else 1.0, 0.0], trainable=False)
 

@@ -15,10 +15,13 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bert_tf import processor_flags
 from bert_tf.inference import ask
 from bert_tf.inference.check import difference
 from bert_tf.inference.saved_model import export
 from bert_tf.model.precision.dispatch import VARIANTS
+from bert_tf.processor_flags import describe_variant, unsuitable
+from bert_tf.processor_flags import processor_flags as usable_flags
 from bert_tf.server.monitoring import Metrics
 from bert_tf.server.servable import RunOptions, Runtime, Servable
 from bert_tf.server.status import Code, ServingError
@@ -33,7 +36,7 @@ SKYLAKE = BEST | {"int8": USUAL["int8"]}
 ALDER_LAKE = USUAL | {"int8": INT8["int8"]}
 AVX512 = "avx2 avx512f avx512bw avx512vl"
 LIMITED = {"TF_ENABLE_ONEDNN_OPTS": "0", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-here = ask.processor_flags()
+here = usable_flags()
 has_all = pytest.mark.skipif(
     not {"avx512bw", "avx512_bf16", "avx512_vnni", "avx_vnni"} <= here, reason="the processor lacks instruction sets"
 )
@@ -54,7 +57,7 @@ def optimized(tmp_path_factory):
         write(cpuinfo, " ".join(sorted(here)))
         before = [weight.numpy() for weight in model.weights]
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(ask, "CPUINFO", str(cpuinfo))
+            patched.setattr(processor_flags, "CPUINFO", str(cpuinfo))
             path = export(task, model, str(folder / mode), optimize=mode, check=False).path
         for weight, value in zip(model.weights, before, strict=True):
             np.testing.assert_array_equal(weight, value)
@@ -170,7 +173,7 @@ def test_emulated_processors_without_avx_512_answer_rightly(optimized, processor
 
 
 def test_a_version_whose_graph_would_use_forbidden_instructions_is_not_loaded(monkeypatch, tmp_path):
-    monkeypatch.setattr(ask, "CPUINFO", str(tmp_path / "cpuinfo"))
+    monkeypatch.setattr(processor_flags, "CPUINFO", str(tmp_path / "cpuinfo"))
     write(tmp_path / "cpuinfo", "avx2 avx512bw")
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     card = {"format": "bert_tf", "signatures": {}, "variants": [a_variant("fast", ("avx512bw",)), a_variant("anyhow")]}
@@ -192,32 +195,32 @@ def a_variant(computes, *instructions):
 
 def test_the_way_that_is_taken_is_said(monkeypatch, tmp_path):
     cpuinfo = tmp_path / "cpuinfo"
-    monkeypatch.setattr(ask, "CPUINFO", str(cpuinfo))
+    monkeypatch.setattr(processor_flags, "CPUINFO", str(cpuinfo))
     variants = [a_variant("fast", ("a", "b"), ("c",)), a_variant("anyhow")]
     slower = "computes anyhow, slower than with (a or b) and (c)"
     for flags, expected in (("b c", "computes fast"), ("a b", slower), ("avx2", slower), ("bc", slower)):
         write(cpuinfo, flags)
-        assert (ask.describe_variant(variants), ask.unsuitable(variants)) == (expected, "")
+        assert (describe_variant(variants), unsuitable(variants)) == (expected, "")
     write(cpuinfo, None)
-    assert ask.describe_variant(variants) == slower
-    assert not ask.describe_variant([]) and not ask.unsuitable([]) and not ask.unsuitable(variants)
+    assert describe_variant(variants) == slower
+    assert not describe_variant([]) and not unsuitable([]) and not unsuitable(variants)
 
 
 @has_all
 def test_a_limit_of_onednn_that_the_graph_does_not_see_is_refused(monkeypatch):
     variants = [a_variant("fast", ("avx512bw",)), a_variant("anyhow")]
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert ask.unsuitable(variants) == (
+    assert unsuitable(variants) == (
         "ONEDNN_MAX_CPU_ISA=AVX2 forbids instruction sets that the processor has and the graph would use, avx512bw; "
         "unset it"
     )
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
-    assert not ask.unsuitable(variants)
+    assert not unsuitable(variants)
     # oneDNN reads its old name, too, if the new one is not set.
     monkeypatch.setenv("DNNL_MAX_CPU_ISA", "AVX2")
-    assert not ask.unsuitable(variants)
+    assert not unsuitable(variants)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "")
-    assert ask.unsuitable(variants).startswith("DNNL_MAX_CPU_ISA=AVX2 forbids ")
+    assert unsuitable(variants).startswith("DNNL_MAX_CPU_ISA=AVX2 forbids ")
 
 
 def test_only_our_cards_name_instruction_sets(tmp_path):
@@ -230,7 +233,7 @@ def test_only_our_cards_name_instruction_sets(tmp_path):
         assert "forbids" not in str(error.value)
 
 
-@pytest.mark.skipif(not {"avx512f", "avx512_vnni"} <= ask.processor_flags(), reason="the processor lacks AVX512-VNNI")
+@pytest.mark.skipif(not {"avx512f", "avx512_vnni"} <= usable_flags(), reason="the processor lacks AVX512-VNNI")
 def test_the_limit_that_onednn_obeys_counts(monkeypatch):
     for limit, missing in (
         ("AVX2", {"avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16"}),
@@ -240,5 +243,5 @@ def test_the_limit_that_onednn_obeys_counts(monkeypatch):
         ("ALL", set()),
     ):
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
-        assert not missing & ask.processor_flags(), limit
-        assert {"avx2", "avx512f", "avx512_vnni"} - missing <= ask.processor_flags(), limit
+        assert not missing & usable_flags(), limit
+        assert {"avx2", "avx512f", "avx512_vnni"} - missing <= usable_flags(), limit

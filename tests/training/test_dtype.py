@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bert_tf.inference import ask
+from bert_tf import processor_flags
 from bert_tf.model import processors
 from bert_tf.training import dtype as training_dtype
 from tests.model.small import multiplies_bfloat16
@@ -18,7 +18,7 @@ def of_processor(tmp_path, monkeypatch):
 
     def call(cpuinfo, environment):
         (tmp_path / "cpuinfo").write_text(cpuinfo)
-        monkeypatch.setattr(ask, "CPUINFO", str(tmp_path / "cpuinfo"))
+        monkeypatch.setattr(processor_flags, "CPUINFO", str(tmp_path / "cpuinfo"))
         return processors.of_processor(environment)
 
     return call

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.inference import ask
+from bert_tf import processor_flags
 from bert_tf.model.mode import Inference, computing, current
 from bert_tf.model.precision import kernels
 from bert_tf.types import Tensors, TfFunction
@@ -33,7 +33,7 @@ class Variant(NamedTuple):
     kernels: frozenset[str]
     instructions: tuple[tuple[str, ...], ...]
 
-    def described(self) -> ask.Variant:
+    def described(self) -> processor_flags.Variant:
         """For the model card."""
         return {"computes": self.computes, "instructions": [list(group) for group in self.instructions]}
 
@@ -131,7 +131,7 @@ class _VariantIndex(tf.lookup.KeyValueTensorInitializer):
         """Fills a table; in a SavedModel, a part of the graph that a server runs when it has loaded the graph."""
         names = sorted({name for variant in self._variants for group in variant.instructions for name in group})
         # No file if there is none, as outside of Linux. It has no size, so it cannot be read as a whole.
-        lines = tf.data.TextLineDataset(tf.io.matching_files(ask.CPUINFO)).take(_LINES)
+        lines = tf.data.TextLineDataset(tf.io.matching_files(processor_flags.CPUINFO)).take(_LINES)
         options = tf.data.Options()
         options.autotune.enabled = False  # its thread may complain in the log that it is ended so soon
         lines = lines.with_options(options)

@@ -11,9 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.inference.ask import processor_flags
 from bert_tf.model.mode import current
 from bert_tf.model.processors import only_cpus
+from bert_tf.processor_flags import processor_flags
 
 _Value = tf.compat.v1.AttrValue
 # An instruction set, in /proc/cpuinfo's name, without which the kernels for bfloat16 end the process. With AVX-512

@@ -7,17 +7,14 @@ signature that is traced there contains these instead of the float32 variables.
 import contextlib
 import dataclasses
 import functools
-import gzip
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf import quiet
+from bert_tf import processor_flags, quiet
 from bert_tf.errors import ConfigError, UnsuitedError
-from bert_tf.files import bundled
-from bert_tf.inference import ask
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.layers import Dense, converted
 from bert_tf.model.mode import computing, current, infer
@@ -47,7 +44,12 @@ class Optimization(NamedTuple):
 
 @contextlib.contextmanager
 def optimized(
-    encoder: BertEncoder, mode: str, tokenizer: BaseTokenizer, sentences: Sequence[str], tolerance: float
+    encoder: BertEncoder,
+    mode: str,
+    tokenizer: BaseTokenizer,
+    sentences: Sequence[str],
+    tolerance: float,
+    calibration_texts: Sequence[str] = (),
 ) -> Iterator[Optimization]:
     """Scope in which `encoder` computes as it does in an export of this mode.
 
@@ -58,10 +60,11 @@ def optimized(
     Args:
         encoder: with float32 weights; it is unchanged after the scope.
         mode: a key of `VARIANTS`.
-        tokenizer: for `sentences`, and for the texts of the calibration.
+        tokenizer: for `sentences` and `calibration_texts`.
         sentences: on which the encoder is compared with itself in float32.
         tolerance: largest difference of the last layer from float32, root mean square, relative; for int8 from what
             the encoder was fine-tuned with, if it has `ranges`.
+        calibration_texts: for int8, as for `ranges_of`.
 
     Raises:
         ConfigError: the processor is not to use what the export would use here.
@@ -74,7 +77,7 @@ def optimized(
         int8.require_kernels()
     # Of bfloat16, GPUs compute TensorFlow's usual operations fastest.
     variants = VARIANTS[mode] if mode != "bfloat16" or kernels.has_bfloat16() else ()
-    if problem := ask.unsuitable([variant.described() for variant in variants]):
+    if problem := processor_flags.unsuitable([variant.described() for variant in variants]):
         raise ConfigError(problem)
     features = tokenizer.encode(sentences, max_length=encoder.config.max_position_embeddings)
     trained = mode == "int8" and encoder.ranges is not None  # with the rounding of the export
@@ -83,7 +86,7 @@ def optimized(
         expected = _states(encoder, features)
     resources: list[Any] = []
     if mode == "int8":
-        forms = functools.partial(_in_int8, encoder, ranges_of(encoder, tokenizer))
+        forms = functools.partial(_in_int8, encoder, ranges_of(encoder, tokenizer, calibration_texts))
     elif mode == "int4":
         packed = int4.kernels_of(encoder)
         resources = [part for _, kernel in packed for part in (kernel, *kernel.variables)]
@@ -123,9 +126,12 @@ def optimized(
         kept.append(int(added.argmax()))
 
 
-def ranges_of(encoder: BertEncoder, tokenizer: BaseTokenizer) -> list[Largest]:
-    """The ranges of the inputs of an encoder's int8 products: of its fine-tuning for int8, or else on bundled texts."""
-    return encoder.ranges.values if encoder.ranges else int8.calibrate(encoder, _calibration(encoder, tokenizer))
+def ranges_of(encoder: BertEncoder, tokenizer: BaseTokenizer, texts: Sequence[str]) -> list[Largest]:
+    """The ranges of the inputs of an encoder's int8 products.
+
+    Those of its fine-tuning for int8, or else those on `texts`, pairs of them, and random words.
+    """
+    return encoder.ranges.values if encoder.ranges else int8.calibrate(encoder, _calibration(encoder, tokenizer, texts))
 
 
 def to_bfloat16(encoder: BertEncoder) -> None:
@@ -140,12 +146,8 @@ def to_bfloat16(encoder: BertEncoder) -> None:
         layer.converted = form
 
 
-def _calibration(encoder: BertEncoder, tokenizer: BaseTokenizer) -> Iterator[Tensors]:
-    """Batches of the bundled English and Korean texts, of pairs of them, and of random words."""
-    with open(bundled("data/reviews/heldout.tsv"), encoding="utf-8") as file:
-        texts = [line.split("\t")[0] for line in file][1:97]
-    with gzip.open(bundled("data/korean/gnome_heldout.txt.gz"), "rt", encoding="utf-8") as file:
-        texts += [line.strip() for line in file if line.strip()][:32]
+def _calibration(encoder: BertEncoder, tokenizer: BaseTokenizer, texts: Sequence[str]) -> Iterator[Tensors]:
+    """Batches of texts, of a pair of all of them, and of random words."""
     for start in range(0, len(texts), 32):
         yield tokenizer.encode(texts[start : start + 32], max_length=encoder.config.max_position_embeddings)
     ids = tokenizer.tokenize(tf.constant([" ".join(texts)] * 2))

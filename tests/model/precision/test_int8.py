@@ -11,17 +11,20 @@ import tensorflow as tf
 from bert_tf import BertEncoder
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inference import ask
-from bert_tf.inference.samples import SENTENCES
+from bert_tf.inference.samples import SENTENCES, calibration_texts
 from bert_tf.inference.saved_model import export
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.mode import Mode, computing
 from bert_tf.model.precision import int8
 from bert_tf.model.precision.dispatch import VARIANTS
 from bert_tf.model.precision.optimize import optimized
+from bert_tf.processor_flags import processor_flags as usable_flags
 from tests.errors import raises
 from tests.inference.exports import LENGTH, VOCABULARY, classifier
 from tests.inference.test_export import make
 from tests.model.small import randomize, small_config
+
+TEXTS = calibration_texts()
 
 
 def has_int8_products():
@@ -41,7 +44,7 @@ exports_int8 = pytest.mark.skipif(
 @pytest.fixture(params=VARIANTS["int8"], ids=lambda variant: variant.computes)
 def variant(request):
     """Each variant of int8 that this processor has."""
-    if not all(set(group) & ask.processor_flags() for group in request.param.instructions) or (
+    if not all(set(group) & usable_flags() for group in request.param.instructions) or (
         request.param.kernels and not has_int8_products()
     ):
         pytest.skip(f"no {request.param.computes.removeprefix('by ')} on this processor")
@@ -92,7 +95,7 @@ def test_a_product_equals_that_of_the_rounded_numbers(rows, variant, layer, rng)
 
 
 @exports_int8
-@pytest.mark.skipif("not {'avx512_vnni', 'amx_int8', 'avx_vnni'} & ask.processor_flags()", reason="no int8 products")
+@pytest.mark.skipif("not {'avx512_vnni', 'amx_int8', 'avx_vnni'} & usable_flags()", reason="no int8 products")
 def test_a_product_at_the_address_of_one_that_is_gone_has_its_own_scales(layer, rng):
     kernel, bias = layer
     inputs = rng.uniform(-1, 1, [3, 64]).astype("f")
@@ -209,12 +212,12 @@ def test_layers_stay_in_float32_until_the_answers_are_near_enough(tmp_path):
     task = classifier()
     encoder = BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH))
     model = randomize(task.build(encoder), scale=0.5)
-    with optimized(encoder, "int8", task.tokenizer, SENTENCES, tolerance=0.1) as made:
+    with optimized(encoder, "int8", task.tokenizer, SENTENCES, 0.1, TEXTS) as made:
         difference = float(made.approximation.split("differs by ")[1].split()[0])
-    with optimized(encoder, "int8", task.tokenizer, SENTENCES, tolerance=0.9 * difference) as made:
+    with optimized(encoder, "int8", task.tokenizer, SENTENCES, 0.9 * difference, TEXTS) as made:
         assert "in float32" in made.approximation.split("relative)")[1]
     assert not any(layer.converted for block in encoder.blocks() for layer in int8.products(block).values())
-    with raises(DataError, "int8"), optimized(encoder, "int8", task.tokenizer, SENTENCES, tolerance=1e-7):
+    with raises(DataError, "int8"), optimized(encoder, "int8", task.tokenizer, SENTENCES, 1e-7, TEXTS):
         pass
     with raises(ConfigError, "'int2'", "bfloat16", "int8", "int4"):
         export(task, model, str(tmp_path), optimize="int2")

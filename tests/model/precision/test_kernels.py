@@ -9,9 +9,9 @@ from scipy.special import erf
 from tensorflow.python.framework import op_def_registry
 
 import bert_tf
-from bert_tf.inference import ask
 from bert_tf.model.precision import kernels
 from bert_tf.model.precision.bfloat16 import multiply_anywhere
+from bert_tf.processor_flags import processor_flags as usable_flags
 from tests.model.small import multiplies_bfloat16
 
 # By their definitions, in float64.
@@ -24,7 +24,7 @@ ACTIVATIONS = {
 
 
 def runs_kernels():
-    return kernels.has_bfloat16() and kernels.AVX512 in ask.processor_flags()
+    return kernels.has_bfloat16() and kernels.AVX512 in usable_flags()
 
 
 def test_one_module_calls_private_ops():

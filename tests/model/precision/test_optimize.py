@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf import BertEncoder
+from bert_tf import BertEncoder, processor_flags
 from bert_tf.errors import DataError
 from bert_tf.inference import ask
-from bert_tf.inference.samples import SENTENCES
+from bert_tf.inference.samples import SENTENCES, calibration_texts
 from bert_tf.inference.saved_model import export
 from bert_tf.inference.session import TOLERANCES
 from bert_tf.model.precision.dispatch import VARIANTS, CpuDispatch
@@ -53,7 +53,7 @@ def probabilities(task, model):
 )
 def test_an_export_has_one_set_of_weights_for_all_layers(albert, mode, dtype, count):
     task, encoder, model = albert
-    with optimized(encoder, mode, task.tokenizer, SENTENCES, TOLERANCES[mode]) as made:
+    with optimized(encoder, mode, task.tokenizer, SENTENCES, TOLERANCES[mode], calibration_texts()) as made:
         served = task.signatures(model)["serving_default"].get_concrete_function()
         assert [variable.dtype for variable in served.variables].count(dtype) == count
         found = served(tf.constant(TEXTS))["probabilities"]
@@ -94,12 +94,15 @@ def test_such_layers_are_exported(albert, tmp_path, made, mode):
 )
 def test_a_variant_is_chosen_by_the_flags_of_the_processor(flags, computes, tmp_path, monkeypatch):
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags} smap\n")
-    monkeypatch.setattr(ask, "CPUINFO", str(tmp_path / "cpuinfo"))
+    monkeypatch.setattr(processor_flags, "CPUINFO", str(tmp_path / "cpuinfo"))
     assert CpuDispatch("int8", VARIANTS["int8"]).chosen().computes == computes
 
 
 @exports_int8
 def test_a_shared_layer_is_not_kept_in_float32(albert):
     task, encoder, _ = albert
-    with raises(DataError, "int8", "nothing was exported"), optimized(encoder, "int8", task.tokenizer, SENTENCES, 1e-7):
+    with (
+        raises(DataError, "int8", "nothing was exported"),
+        optimized(encoder, "int8", task.tokenizer, SENTENCES, 1e-7, calibration_texts()),
+    ):
         pass
