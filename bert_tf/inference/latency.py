@@ -1,7 +1,7 @@
 """Speed of an export with so many threads: requests to a session in a new process, one after the other."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from bert_tf.inference.session import Session
 from bert_tf.types import Json
@@ -41,5 +41,5 @@ def seconds_of(version: str, requests: Iterable[Json], threads: int) -> list[flo
     """
     names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
     with Session(_TIMED, **dict.fromkeys(names, str(threads))) as session:
-        times: Sequence[Sequence[float]] = session.ask(version, requests)
+        times = session.ask(version, requests)
     return [statistics.median(found) for found in times]

@@ -22,8 +22,8 @@ from bert_tf.inference.embedder import Embedder
 from bert_tf.inference.samples import calibration_texts
 from bert_tf.inference.saved_model import on_cpu
 from bert_tf.inference.token_graph import TokenGraph
+from bert_tf.model.compute import converted
 from bert_tf.model.encoder import encoder_of
-from bert_tf.model.layers import converted
 from bert_tf.model.precision.optimize import ranges_of
 from bert_tf.model.precision.smoothed import smoothed_forms
 from bert_tf.tasks.task import Task

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 from bert_tf.config.values import Rule
 from bert_tf.errors import DataError
@@ -79,7 +79,7 @@ class Session:
         self._process.kill()
         self._process.communicate()
 
-    def ask(self, path: str, requests: Iterable[Json]) -> list[Json]:
+    def ask(self, path: str, requests: Iterable[Json]) -> list[Any]:
         """Runs requests; once only.
 
         Args:

@@ -6,8 +6,8 @@ from typing import TypeAlias
 import keras
 import tensorflow as tf
 
+from bert_tf.model import fused
 from bert_tf.model.mode import Seeds, current
-from bert_tf.model.normalization import column_sums, row_sums
 
 # What tf.custom_gradient expects: the value and the function from the upstream gradient to the gradients.
 _SumAndGradients: TypeAlias = tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]]
@@ -64,7 +64,7 @@ def _seeds() -> Seeds:
 
 
 def _keys(seed: tf.Tensor) -> tf.Tensor:
-    """uint32 [2], for `_masked`."""
+    """uint32 [2], for `fused.dropped`."""
     return tf.random.stateless_uniform([2], seed, None, None, tf.uint32)
 
 
@@ -74,7 +74,9 @@ def _fused_dropout(inputs: tf.Tensor, keys: tf.Tensor, rate: float) -> tf.Tensor
 
     @tf.custom_gradient
     def drop(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        return _masked(x, keys, threshold, scale), lambda upstream: _masked(upstream, keys, threshold, scale)
+        return fused.dropped.fused(x, keys, threshold, scale), lambda upstream: fused.dropped.fused(
+            upstream, keys, threshold, scale
+        )
 
     return drop(inputs)
 
@@ -86,10 +88,10 @@ def _fused_sum(residual: tf.Tensor, inputs: tf.Tensor, bias: tf.Tensor, keys: tf
     @tf.custom_gradient
     def add(residual: tf.Tensor, x: tf.Tensor, bias: tf.Tensor) -> _SumAndGradients:
         def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            gradient = _masked(upstream, keys, threshold, scale)
-            return upstream, gradient, column_sums(gradient)
+            gradient = fused.dropped.fused(upstream, keys, threshold, scale)
+            return upstream, gradient, fused.column_sums(gradient)
 
-        return _masked_sum(residual, x, bias, keys, threshold, scale), backward
+        return fused.dropped_sum.fused(residual, x, bias, keys, threshold, scale), backward
 
     return add(residual, inputs, bias)
 
@@ -100,66 +102,16 @@ def _fused_softmax(scores: tf.Tensor, bias: tf.Tensor, keys: tf.Tensor, rate: fl
 
     @tf.custom_gradient
     def drop(scores: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        probabilities = tf.nn.softmax(_float32_sum(scores, bias))
+        probabilities = tf.nn.softmax(fused.float32_sum.fused(scores, bias))
 
         def backward(upstream: tf.Tensor) -> tf.Tensor:
-            return _softmax_gradient(probabilities, upstream, keys, threshold, scale)
+            return fused.dropped_softmax_gradient.fused(probabilities, upstream, keys, threshold, scale)
 
-        return _masked(probabilities, keys, threshold, scale, scores.dtype), backward
+        return fused.dropped.fused(probabilities, keys, threshold, scale, scores.dtype), backward
 
     return drop(scores)
 
 
 def _constants(rate: float) -> tuple[tf.Tensor, tf.Tensor]:
-    """The arguments `threshold` and `scale` of `_masked`."""
+    """The arguments `threshold` and `scale` of `fused.dropped`."""
     return tf.constant(round(rate * 2**32), tf.uint32), tf.constant(1.0 / (1.0 - rate))
-
-
-@tf.function(autograph=False, jit_compile=True)
-def _masked(
-    x: tf.Tensor, keys: tf.Tensor, threshold: tf.Tensor, scale: tf.Tensor, dtype: tf.DType | None = None
-) -> tf.Tensor:
-    """`scale` times the elements of x whose random number, uint32, is not below `threshold`, and 0 for the others.
-
-    In the dtype of x if no other one is given.
-    """
-    return tf.cast(_kept(tf.cast(x, tf.float32), keys, threshold, scale), dtype or x.dtype)
-
-
-@tf.function(autograph=False, jit_compile=True)
-def _float32_sum(scores: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    return tf.cast(scores, tf.float32) + bias
-
-
-@tf.function(autograph=False, jit_compile=True)
-def _softmax_gradient(
-    probabilities: tf.Tensor, upstream: tf.Tensor, keys: tf.Tensor, threshold: tf.Tensor, scale: tf.Tensor
-) -> tf.Tensor:
-    """The gradient of the scores from that of `_masked` of their softmax, in its dtype."""
-    gradient = _kept(tf.cast(upstream, tf.float32), keys, threshold, scale)
-    sums = row_sums(gradient * probabilities)
-    return tf.cast(probabilities * (gradient - sums), upstream.dtype)
-
-
-@tf.function(autograph=False, jit_compile=True)
-def _masked_sum(
-    residual: tf.Tensor, x: tf.Tensor, bias: tf.Tensor, keys: tf.Tensor, threshold: tf.Tensor, scale: tf.Tensor
-) -> tf.Tensor:
-    """`residual` plus `_masked` of x + bias."""
-    total = tf.cast(x, tf.float32) + tf.cast(bias, tf.float32)
-    return tf.cast(tf.cast(residual, tf.float32) + _kept(total, keys, threshold, scale), residual.dtype)
-
-
-def _kept(x: tf.Tensor, keys: tf.Tensor, threshold: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
-    """As `_masked`, float32."""
-    # The number is a hash of the element's index and the keys, with the mixing steps of MurmurHash3's finalizer: a
-    # fifth of the time that TensorFlow's generator takes to fill a tensor.
-    bits = tf.cast(tf.range(tf.size(x)), tf.uint32) * 0x9E3779B9 + keys[0]
-    bits = _shifted(bits, 16) * 0x85EBCA6B
-    bits = _shifted(tf.bitwise.bitwise_xor(bits, keys[1]), 13) * 0xC2B2AE35
-    keep = tf.reshape(_shifted(bits, 16), tf.shape(x)) >= threshold
-    return tf.where(keep, x * scale, 0.0)
-
-
-def _shifted(bits: tf.Tensor, places: int) -> tf.Tensor:
-    return tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, tf.constant(places, tf.uint32)))

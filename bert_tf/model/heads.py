@@ -9,9 +9,10 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, FeatureConfig
 from bert_tf.config.values import checked_arguments
 from bert_tf.errors import ConfigError
+from bert_tf.model.compute import add_bias
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import BertEncoder, Frozen, FunctionalModel, encoder_inputs, token_features
-from bert_tf.model.layers import ConfiguredLayer, Embeddings, add_bias, initializer, transform_layer
+from bert_tf.model.layers import ConfiguredLayer, Embeddings, initializer, transform_layer
 from bert_tf.model.normalization import LayerNorm, Shape
 from bert_tf.types import Json
 

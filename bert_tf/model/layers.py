@@ -1,10 +1,8 @@
 """The encoder's layers: embeddings, self-attention, transformer block (paper, section 3; Vaswani et al., 2017)."""
 
-import abc
-import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, Self
 
 import keras
@@ -12,10 +10,20 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig, from_dict, to_dict
 from bert_tf.errors import ConfigError
-from bert_tf.model.activations import activation, has_bias_form, of_sum, without_gradient
+from bert_tf.model.activations import activation
+from bert_tf.model.compute import (
+    AttentionForm,
+    CompiledAttention,
+    CompiledDense,
+    DenseForm,
+    InferredAttention,
+    InferredDense,
+    PlainAttention,
+    PlainDense,
+)
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.mode import AllPositions, current, repeatable
-from bert_tf.model.normalization import LayerNorm, Shape, column_sums
+from bert_tf.model.normalization import LayerNorm, Shape
 from bert_tf.types import Json
 
 
@@ -26,89 +34,24 @@ def initializer(config: BertConfig, *, always: bool = False) -> keras.initialize
     return keras.initializers.Zeros() if current().zeros and not always else drawn
 
 
-@tf.custom_gradient
-def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
-    """x [..., units] plus bias [units], in the dtype of the bias.
-
-    Compiled where that is possible: the kernel by which TensorFlow would otherwise replace product and bias is slow in
-    bfloat16 on processors with AMX (7.5 instead of 4.3 ms for 2048 x 768 x 2304).
-    """
-
-    def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.cast(upstream, x.dtype), column_sums(tf.reshape(upstream, [-1, tf.shape(upstream)[-1]]))
-
-    if current().fuses(x):
-        return _cast_and_added(x, bias), backward
-    return tf.nn.bias_add(tf.cast(x, bias.dtype), bias), backward
-
-
-@tf.function(autograph=False, jit_compile=True)
-def _cast_and_added(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    return tf.cast(x, bias.dtype) + bias
-
-
-class ConvertedDense(abc.ABC):
-    """What a dense layer computes in low precision (`precision/`): in inference, or in fine-tuning for int8."""
-
-    @abc.abstractmethod
-    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
-        """[rows, inputs] -> [rows, units]: product, bias and activation."""
-
-    def added(self, x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        """x [rows, units] + the results for [rows, inputs]."""
-        return x + self(rows)
-
-
-@contextlib.contextmanager
-def converted(forms: Iterable[tuple[keras.layers.Layer, Callable[[tf.Tensor], tf.Tensor]]]) -> Iterator[None]:
-    """Scope in which each layer has this value of its attribute `converted`."""
-    before = []
-    try:
-        for layer, form in forms:
-            before.append((layer, layer.converted))
-            layer.converted = form
-        yield
-    finally:
-        for layer, form in before:
-            layer.converted = form
-
-
 @keras.saving.register_keras_serializable("bert_tf")
 class Dense(keras.layers.Dense):
-    """keras.layers.Dense with plain matrix products as gradients of kernel and bias.
+    """keras.layers.Dense that computes in one of several ways.
 
     Attributes:
         converted: computes instead of the layer's own weights; None for these.
     """
 
-    converted: ConvertedDense | None = None
+    converted: DenseForm | None = None
+
+    @property
+    def compute(self) -> DenseForm:
+        """How it computes now."""
+        return self.converted or _DENSE_FORMS[current().way(self.compute_dtype)](self)
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        rows, mode = flattened(inputs), current()
-        if self.converted is not None:
-            outputs = self.converted(rows)
-        elif mode.inference:  # the activation before the reshape: product, bias and GELU become one kernel
-            outputs = without_gradient(self.activation)(self.product(rows))
-        elif mode.compiles(rows) and has_bias_form(self.activation):
-            outputs = of_sum(self.activation, self.multiply(rows), self.bias)
-        else:
-            outputs = self.activation(self.product(rows))
+        outputs = self.compute(flattened(inputs))
         return outputs if inputs.shape.rank == 2 else unflattened(outputs, inputs)
-
-    def product(self, rows: tf.Tensor) -> tf.Tensor:
-        """[rows, inputs] times the kernel, plus the bias: [rows, units]."""
-        outputs = self.multiply(rows)
-        bias = tf.cast(self.bias, outputs.dtype)
-        return tf.nn.bias_add(outputs, bias) if current().inference else add_bias(outputs, bias)
-
-    def added(self, x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        """x [rows, units] + `product` of [rows, inputs]."""
-        return x + self.product(rows) if self.converted is None else self.converted.added(x, rows)
-
-    def multiply(self, rows: tf.Tensor) -> tf.Tensor:
-        """[rows, inputs] times the kernel: [rows, units]."""
-        # The cast is Keras' own, but not where a block is recomputed in the backward pass, outside of its scope.
-        return tf.matmul(rows, tf.cast(self.kernel, rows.dtype))
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         """Raises ConfigError: an encoder is rebuilt from its `BertConfig`, which knows no quantized layers."""
@@ -117,6 +60,9 @@ class Dense(keras.layers.Dense):
             "model could not be loaded again; export it with optimize='int8' or 'int4', or quantize other layers only "
             "(filters=...)"
         )
+
+
+_DENSE_FORMS = {"plain": PlainDense, "compiled": CompiledDense, "inference": InferredDense}
 
 
 def flattened(inputs: tf.Tensor) -> tf.Tensor:
@@ -264,10 +210,10 @@ class SelfAttention(NumberedLayer):
     Not called itself: a `TransformerBlock` calls `attend` and adds the output projection to its input.
 
     Attributes:
-        converted: computes the softmax of scores in low precision; None for float32.
+        converted: computes in inference; None for float32.
     """
 
-    converted: Callable[[tf.Tensor], tf.Tensor] | None = None
+    converted: AttentionForm | None = None
 
     def __init__(self, config: BertConfig, index: int = 0, **kwargs: Any) -> None:
         super().__init__(config, index, **kwargs)
@@ -285,22 +231,23 @@ class SelfAttention(NumberedLayer):
         self.qkv.build(inputs_shape)
         self.output_projection.build((*inputs_shape[:-1], self._width))
 
+    def compute(self, training: bool) -> AttentionForm:
+        """How it computes now."""
+        if not training:
+            return self.converted or InferredAttention()
+        return CompiledAttention() if current().way(self.compute_dtype) == "compiled" else PlainAttention()
+
     def attend(self, rows: tf.Tensor, layout: AllPositions, bias: tf.Tensor, training: bool) -> tf.Tensor:
         """Attention without the output projection, from [rows, hidden] of this layout to [rows, heads * head_size]."""
-        query, key, value = self._heads(rows, layout)
-        if training and self.dropout.is_fused(query):
-            probabilities = self.dropout.softmax(_scaled_scores(query, key), tf.cast(bias, tf.float32))
-        elif training:
-            probabilities = self.dropout(softmax(_scores(query, key, bias, training)), training=True)
-        else:  # not through the layer, which would convert them to its dtype
-            probabilities = (self.converted or softmax)(_scores(query, key, bias, training))
-        context = tf.transpose(tf.matmul(tf.cast(probabilities, value.dtype), value), [0, 2, 1, 3])
-        return layout.without_padding(tf.reshape(context, [-1, self._width]))
+        heads = self._heads(rows, layout)
+        # Not through the layer of dropout if there is none, which would convert the probabilities to its dtype.
+        context = self.compute(training)(*heads, bias, self.dropout if training else None)
+        return layout.without_padding(tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, self._width]))
 
     def probabilities(self, inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Attention probabilities without dropout: float32 [batch, heads, length, length]."""
         query, key, _ = self._heads(flattened(inputs), AllPositions(tf.shape(inputs)))
-        return softmax(_scores(query, key, bias, training=False))
+        return InferredAttention().probabilities(query, key, bias)
 
     def _heads(self, rows: tf.Tensor, layout: AllPositions) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Query, key and value: each [batch, heads, length, head_size]."""
@@ -308,29 +255,6 @@ class SelfAttention(NumberedLayer):
         qkv = tf.reshape(layout.with_padding(self.qkv(rows)), shape)
         query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
         return query, key, value
-
-
-def softmax(scores: tf.Tensor) -> tf.Tensor:
-    """Softmax over the last axis, float32 whatever the dtype of the scores."""
-    return tf.nn.softmax(tf.cast(scores, tf.float32))
-
-
-def _scores(query: tf.Tensor, key: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
-    """[batch, heads, length, length]: the scaled scores and the bias; float32 in training."""
-    # The bias, too: Keras has cast it, like any input, to the compute dtype of the layer.
-    if training:
-        return tf.cast(_scaled_scores(query, key), tf.float32) + tf.cast(bias, tf.float32)
-    # In graphs without gradients, product, scale and bias become one kernel.
-    return tf.matmul(query, key, transpose_b=True) * _scale(query) + tf.cast(bias, query.dtype)
-
-
-def _scaled_scores(query: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """[batch, heads, length, length]: to scale the query takes less than to scale the scores."""
-    return tf.matmul(query * _scale(query), key, transpose_b=True)
-
-
-def _scale(query: tf.Tensor) -> tf.Tensor:
-    return tf.constant(1.0 / math.sqrt(query.shape[-1]), query.dtype)
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -403,20 +327,13 @@ class TransformerBlock(NumberedLayer):
         """The block on inputs [rows, hidden]."""
         pre = self.config.norm == "pre"
         context = self.attention.attend(self.attention_norm(x) if pre else x, layout, bias, training)
-        x = self._added(x, self.attention.output_projection, context, training)
+        dropout = self.dropout if training else None
+        # Not as Keras layers, which would check the number of columns: exports in int8 have additional ones.
+        x = self.attention.output_projection.compute.added(x, context, dropout)
         x = x if pre else self.attention_norm(x)
         intermediate = self.intermediate(self.output_norm(x) if pre else x)
-        x = self._added(x, self.output_projection, intermediate, training)
+        x = self.output_projection.compute.added(x, intermediate, dropout)
         return x if pre else self.output_norm(x)
-
-    def _added(self, x: tf.Tensor, projection: Dense, rows: tf.Tensor, training: bool) -> tf.Tensor:
-        """x + dropout(projection(rows)), each [rows, hidden]."""
-        if training and projection.converted is not None:
-            return x + self.dropout(projection.converted(rows), training=True)
-        if training and self.dropout.is_fused(x):
-            return self.dropout.added(x, projection.multiply(rows), tf.cast(projection.bias, x.dtype))
-        # Not as a Keras layer, which would check the number of columns: exports in int8 have additional ones.
-        return x + self.dropout(projection.product(rows), training=True) if training else projection.added(x, rows)
 
     def compute_output_shape(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> Shape:
         return inputs_shape

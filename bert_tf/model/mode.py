@@ -136,13 +136,19 @@ class Mode:
         if self.recompute and self.seeds is None:
             raise ValueError("recompute without seeds: the backward pass would draw other dropout masks")
 
-    def compiles(self, tensor: tf.Tensor) -> bool:
-        """Whether XLA may compile operations on this tensor. They compute in float32, so none is on float64."""
-        return self.fusion != "none" and tensor.dtype != tf.float64
+    def way(self, dtype: str) -> Literal["plain", "compiled", "inference"]:
+        """How layers with this compute dtype compute: a key of their ways.
+
+        What XLA compiles computes in float32, so nothing is compiled in float64.
+        """
+        if self.inference:
+            return "inference"
+        return "compiled" if self.fusion != "none" and dtype != "float64" else "plain"
 
     def fuses(self, tensor: tf.Tensor) -> bool:
         """Whether XLA compiles chains of elementwise operations on this tensor."""
-        return self.compiles(tensor) and (self.fusion == "every" or tensor.shape.is_fully_defined())
+        may = self.way(tensor.dtype.name) == "compiled"
+        return may and (self.fusion == "every" or tensor.shape.is_fully_defined())
 
 
 _DEFAULT = Mode()

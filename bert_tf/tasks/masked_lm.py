@@ -8,10 +8,11 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError
+from bert_tf.model import fused
 from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.model.head_table import build
-from bert_tf.model.mode import current, infer
+from bert_tf.model.mode import infer
 from bert_tf.tasks.objective import PredictionObjective, Predictions
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, Served, signature, token_signature
 from bert_tf.tasks.task import PretrainingTask
@@ -217,7 +218,7 @@ def sparse_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> _WithGradient:
     best = tf.argmax(rows, -1, tf.int32)
     # The highest probability is at least 1 / classes, so its logarithm is exact; another one may round to 0.
     loss = _at(rows, best) - _at(rows, flat) - tf.math.log(_at(probabilities, best))
-    gradient_of = _compiled_gradient if current().fuses(rows) else _gradient
+    gradient_of = fused.cross_entropy_gradient.on(rows)
 
     def backward(upstream: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, None]:
         gradient = gradient_of(probabilities, flat, tf.reshape(upstream, [-1]))
@@ -229,16 +230,3 @@ def sparse_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> _WithGradient:
 def _at(values: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
     """The value in the given column of each row: [rows, columns], int32 [rows] -> [rows]."""
     return tf.gather(values, columns, batch_dims=1)
-
-
-def _gradient(probabilities: tf.Tensor, labels: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
-    """float32 [rows, classes]: (probabilities - one-hot labels) * upstream, from [rows, classes], [rows] and [rows]."""
-    indices = tf.stack([tf.range(tf.size(labels)), labels], 1)
-    return tf.tensor_scatter_nd_sub(probabilities * upstream[:, tf.newaxis], indices, upstream)
-
-
-@tf.function(autograph=False, jit_compile=True)
-def _compiled_gradient(probabilities: tf.Tensor, labels: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
-    """As `_gradient`, in one pass over memory."""
-    expected = tf.range(tf.shape(probabilities)[1]) == labels[:, tf.newaxis]
-    return (probabilities - tf.cast(expected, tf.float32)) * upstream[:, tf.newaxis]

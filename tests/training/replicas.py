@@ -7,8 +7,8 @@ import unittest.mock
 
 import numpy as np
 
+from bert_tf.model.compute import converted
 from bert_tf.model.encoder import encoder_of, ranges_of
-from bert_tf.model.layers import converted
 from bert_tf.model.precision.int8 import rounded_forms
 from bert_tf.model.ranges import Ranges
 from bert_tf.training import evaluation, optimizers

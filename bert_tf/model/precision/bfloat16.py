@@ -10,25 +10,23 @@ bfloat16, so its results are those of a softmax in float32 between two casts, bi
 TensorFlow's own kernel would round after each step.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import tensorflow as tf
 
-from bert_tf.model.activations import activation, without_gradient
-from bert_tf.model.layers import ConvertedDense, Dense, Embeddings, TransformerBlock
-from bert_tf.model.layers import softmax as softmax_in_float32
-from bert_tf.model.precision import kernels
+from bert_tf.model import fused
+from bert_tf.model.compute import DenseForm, Form, InferredAttention
+from bert_tf.model.layers import Dense, Embeddings, TransformerBlock
 
 
-def converted_embeddings(embeddings: Embeddings) -> Iterator[tuple[Any, Callable[[tf.Tensor], tf.Tensor]]]:
+def converted_embeddings(embeddings: Embeddings) -> Iterator[Form]:
     """The word embeddings, and the projection if there is one, and what they compute in bfloat16."""
     yield embeddings, Lookup(embeddings)
     if embeddings.config.embedding_size:
         yield embeddings.projection, _Product(embeddings.projection, "", tf.float32)
 
 
-def converted_block(block: TransformerBlock) -> Iterator[tuple[Any, Callable[[tf.Tensor], tf.Tensor]]]:
+def converted_block(block: TransformerBlock) -> Iterator[Form]:
     """The layers of a block, and what they compute in bfloat16 (their attribute `converted`)."""
     for layer, name, dtype in (
         (block.attention.qkv, "", tf.bfloat16),
@@ -37,10 +35,10 @@ def converted_block(block: TransformerBlock) -> Iterator[tuple[Any, Callable[[tf
         (block.output_projection, "", tf.float32),
     ):
         yield layer, _Product(layer, name, dtype)
-    yield block.attention, softmax
+    yield block.attention, InferredAttention(fused.softmax)
 
 
-class _Product(ConvertedDense):
+class _Product(DenseForm):
     """With weights of bfloat16 and the activation of this name; the result has another dtype."""
 
     def __init__(self, layer: Dense, name: str, dtype: tf.DType) -> None:
@@ -50,9 +48,8 @@ class _Product(ConvertedDense):
         self._name, self._dtype = name, dtype
 
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
-        function = kernels.multiply if kernels.are_used("bfloat16") else multiply_anywhere
         kernel, bias = map(tf.convert_to_tensor, (self._kernel, self._bias))
-        return tf.cast(function(tf.cast(rows, tf.bfloat16), kernel, bias, self._name), self._dtype)
+        return tf.cast(fused.product(tf.cast(rows, tf.bfloat16), kernel, bias, self._name), self._dtype)
 
 
 class Lookup:
@@ -64,14 +61,3 @@ class Lookup:
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
         # Not from the variable: that is the op ResourceGather, which other exports do without.
         return tf.cast(tf.gather(tf.convert_to_tensor(self._table), ids), tf.float32)
-
-
-def softmax(scores: tf.Tensor) -> tf.Tensor:
-    """Softmax over the last axis, bfloat16 if it is oneDNN's, else float32."""
-    return kernels.softmax(scores) if kernels.are_used("bfloat16") else softmax_in_float32(scores)
-
-
-def multiply_anywhere(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, name: str) -> tf.Tensor:
-    """`kernels.multiply` in TensorFlow's usual operations."""
-    outputs = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
-    return without_gradient(activation(name))(outputs) if name else outputs

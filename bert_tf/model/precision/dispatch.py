@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from bert_tf import processor_flags
+from bert_tf.model import fused
 from bert_tf.model.mode import Inference, computing, current
-from bert_tf.model.precision import kernels
 from bert_tf.types import Tensors, TfFunction
 
 # The names of instruction sets are in the first lines, those of the first core.
@@ -45,7 +45,7 @@ VARIANTS = {
     "none": (),
     "int4": (),
     "bfloat16": (
-        Variant("by kernels for bfloat16", frozenset({"bfloat16"}), ((kernels.AVX512,),)),
+        Variant("by kernels for bfloat16", frozenset({"bfloat16"}), ((fused.AVX512,),)),
         Variant("by TensorFlow's usual operations", frozenset(), ()),
     ),
     "int8": (

@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.model.activations import without_gradient
+from bert_tf.model.compute import DenseForm, Form
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.layers import ConvertedDense, Dense, Embeddings
-from bert_tf.model.precision.int8 import Form
+from bert_tf.model.layers import Dense, Embeddings
 from bert_tf.model.ranges import products
 from bert_tf.types import Array
 
@@ -95,7 +95,7 @@ class Kernel(tf.saved_model.experimental.TrackableResource):
         return tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=self.resource_handle, dtype=tf.float32), self._shape)
 
 
-class _Product(ConvertedDense):
+class _Product(DenseForm):
     """A layer with a decoded kernel, in float32."""
 
     def __init__(self, layer: Dense, kernel: Kernel) -> None:

@@ -24,11 +24,13 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import DataError, UnsuitedError
-from bert_tf.model.activations import activation, without_gradient
+from bert_tf.model import fused
+from bert_tf.model.activations import activation
+from bert_tf.model.compute import DenseForm, Form, InferredAttention, InferredDense, converted
+from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import encoder_of
-from bert_tf.model.layers import ConvertedDense, Dense, Embeddings, TransformerBlock, converted
+from bert_tf.model.layers import Dense, Embeddings, TransformerBlock
 from bert_tf.model.mode import Mode, computing, infer
-from bert_tf.model.precision import bfloat16, kernels
 from bert_tf.model.ranges import Largest, products
 from bert_tf.types import Array, Tensors
 
@@ -41,9 +43,6 @@ _MARGIN = 1.1
 _CONTINUED_SHARE, _CONTINUED_MULTIPLE = 48, 16
 # The limit of the intermediate layer is one of so many.
 _LIMITS = 200
-
-# A layer, and the value of its attribute `converted`.
-Form = tuple[Any, Callable[[tf.Tensor], tf.Tensor]]
 
 
 def require_kernels() -> None:
@@ -82,7 +81,7 @@ def calibrate(model: keras.Model, batches: Iterable[Tensors]) -> list[Largest]:
     return ranges
 
 
-class _Observer(ConvertedDense):
+class _Observer(DenseForm):
     """Computes what a layer does, and raises `largest[name]` to the largest absolute values of its inputs."""
 
     def __init__(self, layer: Dense, largest: dict[str, Array], name: str, tokens: Array) -> None:
@@ -95,7 +94,7 @@ class _Observer(ConvertedDense):
         values = (values if self._name == "output" else np.abs(values)).max(0)
         # Of all batches, and of all layers that share these weights.
         self._largest[self._name] = np.maximum(self._largest.get(self._name, values), values)
-        return without_gradient(self._layer.activation)(self._layer.product(rows))
+        return InferredDense(self._layer)(rows)
 
 
 def rounded_forms(model: keras.Model) -> Iterator[Form]:
@@ -116,7 +115,7 @@ def rounded_forms(model: keras.Model) -> Iterator[Form]:
             yield layer, _Trained(block, largest, name)
 
 
-class _Trained(ConvertedDense):
+class _Trained(DenseForm):
     """Computes what the layer `name` of a block computes in int8, for training."""
 
     def __init__(self, block: TransformerBlock, largest: Largest, name: str) -> None:
@@ -131,7 +130,7 @@ def converted_block(block: TransformerBlock, largest: Largest) -> Iterator[Form]
     """The layers of a block, and what they compute in int8 (their attribute `converted`)."""
     for name, layer in products(block).items():
         yield layer, _FORMS[name](block, largest, False)
-    yield block.attention, bfloat16.softmax
+    yield block.attention, InferredAttention(fused.softmax)
 
 
 def smoothing(largest: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
@@ -161,11 +160,23 @@ def round_through(x: tf.Tensor) -> tf.Tensor:
 def number_of(largest: Array, limit: float) -> float:
     """A positive number below `limit` for the ranges of the columns of a kernel, another one for other ranges.
 
-    The kernel of int8 products keeps the primitives that it makes, which contain the ranges of the columns. It finds
-    them by shapes, by the fused operations, by the two ends of the range of the rows, of which only the larger one has
-    a meaning, and by the *address* of the columns' ranges, not by their values. An address may recur, as when a model
-    is loaded where another one was. So the smaller end says what is at the address: it is a hash of the ranges, one of
-    a billion numbers. Where two products have equal ranges, the primitive of one is right for the other.
+    It works around a fault of TensorFlow (2.17 to 2.21 at least: `QuantizedFusedMatMulOp` in mkl_matmul_op_fused.cc).
+    The kernel of int8 products keeps the primitives that it makes, for the whole process. A primitive contains the
+    ranges of the columns, but the key under which it is kept has their *address* ("wei_scale"). In short:
+
+        ranges = tf.Variable(...)                # of the columns
+        multiply(rows, weights, ranges)
+        ranges.assign(2 * ranges)                # at the same address
+        multiply(rows, weights, ranges)          # returns the first result again
+
+    An address also recurs when a model is loaded where another one was. What else is in the key: shapes and dtypes, the
+    fused operations with their constants, and the two ends of the range of the rows by value, of which only the larger
+    one has a meaning. So the smaller end says what is at the address: it is a hash of the ranges, one of a billion
+    numbers. Where two products have equal ranges, the primitive of one is right for the other.
+
+    No graph can make this certain. The key has no name or placeholder, and the smaller end is all in it that may be
+    chosen: about 30 bits, for 32 bits in each column. The address of a copy of the ranges recurs just the same, because
+    a server frees what a model has allocated when it unloads it.
     """
     first, end = np.array([2.0**-100, limit], np.float32).view(np.uint32).tolist()
     digest = int.from_bytes(hashlib.sha256(largest.tobytes()).digest()[:8], "little")
@@ -223,38 +234,19 @@ class Product:
             rows: the inputs.
             added: float32 [rows, outputs], to which to add the product, which then is float32.
         """
+        kernel, bias, ranges = map(tf.convert_to_tensor, (self._weights, self._bias, self._ranges))
         if self._trained:
-            return self._computed(rows, self._weights, added)
-        if kernels.are_used("int8"):
-            return self._by_kernel(rows, added)
-        # TensorFlow's usual operations: the same numbers, multiplied in float32.
-        inputs = tf.bitcast(rows, tf.uint8 if rows.dtype == tf.quint8 else tf.int8)
-        weights = tf.convert_to_tensor(self._weights)
-        outputs = self._computed(tf.cast(inputs, tf.float32), tf.cast(weights, tf.float32), added)
-        return outputs if self._bounds is None else tf.bitcast(tf.cast(outputs, tf.uint8), tf.quint8)
-
-    def _computed(self, inputs: tf.Tensor, weights: tf.Tensor, added: tf.Tensor | None) -> tf.Tensor:
-        """`multiply` of whole numbers in float32."""
-        scales = tf.convert_to_tensor(self._ranges)[1] * (self._range[1] / (self._steps * 127))
-        outputs = tf.matmul(inputs, weights) * scales + tf.convert_to_tensor(self._bias)
-        if self._activation:
-            function = activation(self._activation)
-            outputs = (function if self._trained else without_gradient(function))(outputs)
-        if self._bounds is None:
-            return outputs if added is None else added + outputs
-        lowest, highest = self._bounds
-        steps = (tf.clip_by_value(outputs, lowest, highest) - lowest) * (255 / (highest - lowest))
-        return (round_through if self._trained else tf.round)(steps)
-
-    def _by_kernel(self, rows: tf.Tensor, added: tf.Tensor | None) -> tf.Tensor:
-        attends = self._for_attention and kernels.are_used("bfloat16")
-        weights, bias, ranges = map(tf.convert_to_tensor, (self._weights, self._bias, self._ranges))
-        return kernels.multiply_int8(
+            function = activation(self._activation) if self._activation else None
+            scales = ranges[1] * (self._range[1] / (self._steps * 127))
+            return fused.int8_arithmetic(rows, kernel, scales, bias, added, function, self._bounds, round_through)
+        attends = self._for_attention and fused.are_used("bfloat16")
+        return fused.int8_product(
             rows,
-            weights,
+            kernel,
             bias,
-            [*map(tf.constant, self._range), *tf.unstack(ranges)],
+            ranges,
             added,
+            rows_range=self._range,
             name=self._activation,
             dtype=tf.quint8 if self._bounds else tf.bfloat16 if attends else tf.float32,
             bounds=self._bounds,
@@ -274,7 +266,7 @@ def quantize(rows: tf.Tensor) -> tf.Tensor:
     ).output
 
 
-class _Smoothed(ConvertedDense):
+class _Smoothed(DenseForm):
     """A product with divisors of the channels of its input; options as for `Product`."""
 
     def __init__(
@@ -295,7 +287,7 @@ def _quantized_in_training(rows: tf.Tensor) -> tf.Tensor:
     return round_through(tf.clip_by_value(rows, -1.0, 1.0) * 127)
 
 
-class _Added(ConvertedDense):
+class _Added(DenseForm):
     """A product that is added to the residual connection in the same pass; `read` makes its inputs int8."""
 
     def __init__(self, product: "Product", read: Callable[[tf.Tensor], tf.Tensor]) -> None:
@@ -304,11 +296,13 @@ class _Added(ConvertedDense):
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
         return self._product.multiply(self._read(rows))
 
-    def added(self, x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    def added(self, x: tf.Tensor, rows: tf.Tensor, dropout: Dropout | None = None) -> tf.Tensor:
+        if dropout is not None:
+            return super().added(x, rows, dropout)
         return self._product.multiply(self._read(rows), x)
 
 
-def _qkv(block: TransformerBlock, largest: Largest, trained: bool) -> ConvertedDense:
+def _qkv(block: TransformerBlock, largest: Largest, trained: bool) -> DenseForm:
     kernel, bias = _weights(block.attention.qkv)
     # Context is a weighted mean of values: dividing a column of the values divides a channel of the context.
     divisors = _context_divisors(block, largest)
@@ -317,23 +311,23 @@ def _qkv(block: TransformerBlock, largest: Largest, trained: bool) -> ConvertedD
     return _Smoothed(kernel, bias, smoothing(largest.qkv, kernel), for_attention=True, trained=trained)
 
 
-def _attention_output(block: TransformerBlock, largest: Largest, trained: bool) -> ConvertedDense:
+def _attention_output(block: TransformerBlock, largest: Largest, trained: bool) -> DenseForm:
     kernel, bias = _weights(block.attention.output_projection)
     divisors = _context_divisors(block, largest)
     product = Product(kernel * divisors[:, tf.newaxis], bias, limit=1.0, trained=trained)
     return _Added(product, _quantized_in_training if trained else quantize)
 
 
-def _intermediate(block: TransformerBlock, largest: Largest, trained: bool) -> ConvertedDense:
+def _intermediate(block: TransformerBlock, largest: Largest, trained: bool) -> DenseForm:
     # The activations are whole numbers between the products of the feed-forward network.
     wider, name = _continued(block, largest), block.config.activation
     divisors = smoothing(largest.intermediate, wider.kernel)
-    bounds = (kernels.ACTIVATIONS[name][1], wider.limit)
+    bounds = (fused.ACTIVATIONS[name].lowest, wider.limit)
     return _Smoothed(wider.kernel, wider.bias, divisors, activation=name, bounds=bounds, trained=trained)
 
 
-def _output(block: TransformerBlock, largest: Largest, trained: bool) -> ConvertedDense:
-    wider, (_, lowest) = _continued(block, largest), kernels.ACTIVATIONS[block.config.activation]
+def _output(block: TransformerBlock, largest: Largest, trained: bool) -> DenseForm:
+    wider, lowest = _continued(block, largest), fused.ACTIVATIONS[block.config.activation].lowest
     _, bias = _weights(block.output_projection)
     limit, offset = wider.limit - lowest, lowest + wider.offsets
     product = Product(wider.output_kernel, bias, limit=limit, offset=offset, trained=trained)
@@ -341,7 +335,7 @@ def _output(block: TransformerBlock, largest: Largest, trained: bool) -> Convert
 
 
 # What the layers of a block compute, by their names in `Largest`.
-_FORMS: dict[str, Callable[[TransformerBlock, Largest, bool], ConvertedDense]] = {
+_FORMS: dict[str, Callable[[TransformerBlock, Largest, bool], DenseForm]] = {
     "qkv": _qkv,
     "attention_output": _attention_output,
     "intermediate": _intermediate,

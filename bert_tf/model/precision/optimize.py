@@ -15,10 +15,12 @@ import tensorflow as tf
 
 from bert_tf import processor_flags, quiet
 from bert_tf.errors import ConfigError, UnsuitedError
+from bert_tf.model import fused
+from bert_tf.model.compute import Form, converted
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.layers import Dense, converted
+from bert_tf.model.layers import Dense
 from bert_tf.model.mode import computing, current, infer
-from bert_tf.model.precision import bfloat16, int4, int8, kernels
+from bert_tf.model.precision import bfloat16, int4, int8
 from bert_tf.model.precision.dispatch import VARIANTS, CpuDispatch, Variant
 from bert_tf.model.ranges import Largest
 from bert_tf.text.base import BaseTokenizer
@@ -76,7 +78,7 @@ def optimized(
     if mode == "int8":
         int8.require_kernels()
     # Of bfloat16, GPUs compute TensorFlow's usual operations fastest.
-    variants = VARIANTS[mode] if mode != "bfloat16" or kernels.has_bfloat16() else ()
+    variants = VARIANTS[mode] if mode != "bfloat16" or fused.has_bfloat16() else ()
     if problem := processor_flags.unsuitable([variant.described() for variant in variants]):
         raise ConfigError(problem)
     features = tokenizer.encode(sentences, max_length=encoder.config.max_position_embeddings)
@@ -158,18 +160,18 @@ def _calibration(encoder: BertEncoder, tokenizer: BaseTokenizer, texts: Sequence
     yield dense_features(*tokenizer.pack(ids))
 
 
-def _in_int8(encoder: BertEncoder, ranges: list[Largest], kept: Collection[int]) -> Iterator[int8.Form]:
+def _in_int8(encoder: BertEncoder, ranges: list[Largest], kept: Collection[int]) -> Iterator[Form]:
     yield encoder.embeddings, int8.Lookup(encoder.embeddings)
     for index, (block, largest) in enumerate(zip(encoder.blocks(), ranges, strict=True)):
         if index not in kept:
             yield from int8.converted_block(block, largest)
 
 
-def _in_int4(encoder: BertEncoder, weights: list[tuple[Dense, int4.Kernel]], _: Collection[int]) -> Iterator[int8.Form]:
+def _in_int4(encoder: BertEncoder, weights: list[tuple[Dense, int4.Kernel]], _: Collection[int]) -> Iterator[Form]:
     yield from int4.converted_layers(encoder, weights)
 
 
-def _in_bfloat16(encoder: BertEncoder, _: Collection[int]) -> Iterator[int8.Form]:
+def _in_bfloat16(encoder: BertEncoder, _: Collection[int]) -> Iterator[Form]:
     yield from bfloat16.converted_embeddings(encoder.embeddings)
     for block in encoder.blocks():
         yield from bfloat16.converted_block(block)

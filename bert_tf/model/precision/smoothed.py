@@ -10,14 +10,16 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
+from bert_tf.model import fused
 from bert_tf.model.activations import without_gradient
+from bert_tf.model.compute import DenseForm, Form
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.layers import ConvertedDense, Dense
-from bert_tf.model.precision import int8, kernels
+from bert_tf.model.layers import Dense
+from bert_tf.model.precision import int8
 from bert_tf.model.ranges import Largest, products
 
 
-def smoothed_forms(encoder: BertEncoder, ranges: Sequence[Largest], *, clipped: bool) -> Iterator[int8.Form]:
+def smoothed_forms(encoder: BertEncoder, ranges: Sequence[Largest], *, clipped: bool) -> Iterator[Form]:
     """The layers of an encoder that change, and what they compute.
 
     Args:
@@ -26,14 +28,14 @@ def smoothed_forms(encoder: BertEncoder, ranges: Sequence[Largest], *, clipped: 
         clipped: whether inputs are clipped to their range, as by runtimes that fix their scales.
     """
     yield encoder.embeddings, int8.Lookup(encoder.embeddings)
-    _, lowest = kernels.ACTIVATIONS[encoder.config.activation]
+    lowest = fused.ACTIVATIONS[encoder.config.activation].lowest
     for block, largest in zip(encoder.blocks(), ranges, strict=True):
         largest = largest._replace(output=tf.maximum(largest.output, -lowest))  # calibration has the largest ones only
         for name, layer in products(block).items():
             yield layer, _Smoothed(layer, getattr(largest, name), lowest if name == "output" else None, clipped)
 
 
-class _Smoothed(ConvertedDense):
+class _Smoothed(DenseForm):
     """A product whose inputs are scaled to at most 1.
 
     Args:

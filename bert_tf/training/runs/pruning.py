@@ -21,8 +21,9 @@ from bert_tf.config import BertConfig, FeatureConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import replacing_directory, write_json
 from bert_tf.inputs.datasets.sources import Source
+from bert_tf.model.compute import DenseForm, InferredDense, converted
 from bert_tf.model.encoder import BertEncoder, encoder_of, ranges_of
-from bert_tf.model.layers import ConvertedDense, Dense, converted
+from bert_tf.model.layers import Dense
 from bert_tf.model.mode import Mode, computing, infer
 from bert_tf.model.pruning import Kept, all_parts, layer_weights, pruned_config, pruned_weights
 from bert_tf.progress import log
@@ -229,7 +230,7 @@ def importances(objective: Objective, model: keras.Model, batches: tf.data.Datas
     return [Importance(*(total / count for total in pair)) for pair in totals]
 
 
-class _Masked(ConvertedDense):
+class _Masked(DenseForm):
     """A dense layer whose inputs are multiplied by a mask, float32 [sequences, parts]; a part is one or more inputs."""
 
     def __init__(self, layer: Dense, mask: tf.Tensor) -> None:
@@ -239,7 +240,7 @@ class _Masked(ConvertedDense):
         sequences, parts = tf.shape(self._mask)[0], self._mask.shape[1]
         shaped = tf.reshape(rows, [sequences, -1, parts, rows.shape[-1] // parts])
         mask = tf.cast(self._mask, rows.dtype)[:, tf.newaxis, :, tf.newaxis]
-        return self._layer.product(tf.reshape(shaped * mask, [-1, rows.shape[-1]]))
+        return InferredDense(self._layer)(tf.reshape(shaped * mask, [-1, rows.shape[-1]]))
 
 
 class _Search:

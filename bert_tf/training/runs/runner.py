@@ -19,8 +19,8 @@ from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.files import nan_for_null, write_json
 from bert_tf.inputs.identity import digest
 from bert_tf.locks import locked
+from bert_tf.model.compute import converted
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.layers import converted
 from bert_tf.model.precision.int8 import rounded_forms
 from bert_tf.model.ranges import Ranges
 from bert_tf.progress import log

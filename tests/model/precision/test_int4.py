@@ -11,8 +11,8 @@ import tensorflow as tf
 from bert_tf.errors import DataError
 from bert_tf.inference.samples import SENTENCES
 from bert_tf.inference.saved_model import export
+from bert_tf.model.compute import converted
 from bert_tf.model.encoder import encoder_of
-from bert_tf.model.layers import converted
 from bert_tf.model.mode import infer
 from bert_tf.model.precision import int4
 from bert_tf.model.precision.optimize import optimized

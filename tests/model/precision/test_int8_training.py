@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertEncoder
-from bert_tf.model.layers import converted
+from bert_tf.model.compute import converted
 from bert_tf.model.mode import Mode, computing, infer
 from bert_tf.model.precision import int8
 from bert_tf.model.ranges import Largest, Ranges

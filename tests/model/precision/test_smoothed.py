@@ -3,7 +3,7 @@
 import numpy as np
 
 from bert_tf import BertEncoder, Tokenizer
-from bert_tf.model.layers import converted
+from bert_tf.model.compute import converted
 from bert_tf.model.mode import infer
 from bert_tf.model.precision import int8, smoothed
 from tests.model.small import PIECES, randomize, small_config
