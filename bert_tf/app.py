@@ -79,6 +79,9 @@ def run(main: Callable[[list[str]], None], *, arguments: bool = False, flags_at:
         except Exception as error:
             if lacking := lacking_memory(error):
                 _fail(f"not enough memory ({lacking}); use a smaller model, batch or length", 1)
+            # Of several workers, the others find out like this when one has ended.
+            if lost := re.search("Collective ops is aborted by: (.{1,200})", str(getattr(error, "message", ""))):
+                _fail(f"a worker of this run was lost ({lost[1]}); start all of them again to resume", 1)
             if not is_system_error(error):
                 raise
             found = system_error(error)

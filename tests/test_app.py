@@ -63,6 +63,11 @@ CASES = {
         "not enough memory (cannot allocate 8 GiB); use a smaller model, batch or length",
     ),
     "TensorFlow, damaged": (tf.errors.DataLossError(None, None, "corrupted"), 1, "corrupted"),
+    "another worker was killed": (
+        tf.errors.UnavailableError(None, None, "Collective ops is aborted by: recvmsg:reset\nMore:\n\t [[{{node"),
+        1,
+        "a worker of this run was lost (recvmsg:reset); start all of them again to resume",
+    ),
     "Ctrl-C": (KeyboardInterrupt(), 130, "interrupted"),
     "a name of bytes": (
         UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
