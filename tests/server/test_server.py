@@ -273,6 +273,11 @@ def test_the_first_process_of_a_container_ends_at_sigterm_while_it_imports_tenso
             2,
             "--tls_key and --ssl_config_file: both have a key; give one of them",
         ),
+        (
+            ["--export_dir={folder}", "--tls_key={short}", "--tls_certificate={short}"],
+            2,
+            "--tls_key={short}: not in PEM format",
+        ),
         (["--export_dir={folder}", "--model_name=m"], 2, "--model_name goes with --model_base_path"),
         (
             ["--export_dir={folder}", "--noenable_batching", "--batching_parameters_file={short}"],
