@@ -101,7 +101,7 @@ def train(arguments: argparse.Namespace) -> None:
     from bert_tf.training.runs.ablation import VARIANTS
     from bert_tf.training.runs.finetuning import finetune
     from bert_tf.training.runs.pretraining import pretrain
-    from bert_tf.training.runs.runner import isolated_session
+    from bert_tf.training.runs.stage import isolated_session
 
     member, _, seed = arguments.one.partition(":")
     variant = VARIANTS["No NSP" if member == "RoBERTa" else member]  # as in the ablation study

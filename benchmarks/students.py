@@ -105,7 +105,7 @@ def train(name: str, arguments: argparse.Namespace) -> None:
                 own.task = dataclasses.replace(own.task, **task.new_student)
             own.distillation, own.train.seeds = distillation, arguments.seeds
         teacher = str(folder / "teacher") if distillation else ""
-        sweep.finetune(own, data, init, str(folder / where), devices, teacher=teacher)
+        sweep.finetune_best(own, data, init, str(folder / where), devices, teacher=teacher)
 
     run("teacher", task.teacher, start, None)
     for student, choice in STUDENTS.items():

@@ -8,7 +8,7 @@ from bert_tf.config.tasks import TaskConfig
 from bert_tf.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from bert_tf.api.distillation import distill as distill
+    from bert_tf.api.distill import distill as distill
     from bert_tf.api.task_models import *  # noqa: F403
     from bert_tf.checkpoints import load as load
     from bert_tf.config import BertConfig as BertConfig
@@ -26,7 +26,7 @@ _MODULES = {
     "BytePairTokenizer": "bert_tf.text.byte_pair",
     "SentencePieceTokenizer": "bert_tf.text.sentence_piece",
     "Tokenizer": "bert_tf.text.tokenizer",
-    "distill": "bert_tf.api.distillation",
+    "distill": "bert_tf.api.distill",
     "load": "bert_tf.checkpoints",
     "read": "bert_tf.inputs.datasets.sources",
 } | dict.fromkeys(["MaskedLM", "SentenceEncoder", *TaskConfig.of_tasks], "bert_tf.api.task_models")

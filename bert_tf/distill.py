@@ -18,8 +18,8 @@ from bert_tf.metrics.units import metrics_line
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.report.terminal import plan_text, print_pretrained
 from bert_tf.training import strategy
-from bert_tf.training.runs import sweep
-from bert_tf.training.runs.pretraining import pretrain
+from bert_tf.training.runs.encoder_distillation import distill_encoder
+from bert_tf.training.runs.sweep import finetune_best
 from bert_tf.training.state.signals import terminable
 
 
@@ -64,7 +64,7 @@ def main(_: list[str]) -> None:
     devices = strategy.create(*_STRATEGY(), config.train)
     files = _DATA_DIR.value, _INIT.value, _MODEL_DIR.value
     with terminable(_MODEL_DIR.value):
-        results = sweep.finetune(
+        results = finetune_best(
             config,
             *files,
             devices,
@@ -87,10 +87,10 @@ def _distil_encoder(config: PretrainConfig) -> None:
             )
     devices = strategy.create(*_STRATEGY(), config.train)
     if _DRY_RUN.value:
-        print(plan_text(pretrain(config, _MODEL_DIR.value, devices, teacher=_TEACHER.value, dry_run=True)))
+        print(plan_text(distill_encoder(config, _MODEL_DIR.value, devices, teacher=_TEACHER.value, dry_run=True)))
         return
     with terminable(_MODEL_DIR.value):
-        results = pretrain(
+        results = distill_encoder(
             config,
             _MODEL_DIR.value,
             devices,
@@ -105,7 +105,7 @@ class _Function(types.ModuleType):
     """Lets the module be called like `bert_tf.distill`, the function, whose place it takes where it is imported."""
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
-        from bert_tf.api.distillation import distill  # not before bert_tf.app, which has TensorFlow load quietly
+        from bert_tf.api.distill import distill  # not before bert_tf.app, which has TensorFlow load quietly
 
         return distill(*args, **settings)
 

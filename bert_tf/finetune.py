@@ -7,7 +7,7 @@ from bert_tf.files import check_output
 from bert_tf.metrics.units import metrics_line
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.training import strategy
-from bert_tf.training.runs import sweep
+from bert_tf.training.runs.sweep import finetune_best
 from bert_tf.training.state.signals import terminable
 
 _CONFIG = config_flag("Config file, such as configs/finetune/reviews.py; --config.train.epochs=2 sets a field.")
@@ -28,7 +28,7 @@ def main(_: list[str]) -> None:
     devices = strategy.create(*_STRATEGY(), config.train)
     files = _DATA_DIR.value, _INIT.value, _MODEL_DIR.value
     with terminable(_MODEL_DIR.value):
-        results = sweep.finetune(config, *files, devices, accept_config_change=_ACCEPT.value, reporter=FileReporter())
+        results = finetune_best(config, *files, devices, accept_config_change=_ACCEPT.value, reporter=FileReporter())
     metrics = metrics_line(results["final"])
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done, {metrics}; wrote the model and results.json")
 

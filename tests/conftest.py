@@ -32,7 +32,7 @@ def pytest_collection_finish():
 @pytest.fixture(scope="module", autouse=True)
 def _isolated():
     """Frees the models and graphs of a file's tests after the last one; they would add up to gigabytes."""
-    from bert_tf.training.runs.runner import isolated_session  # not in the process that only starts those of the tests
+    from bert_tf.training.runs.stage import isolated_session  # not in the process that only starts those of the tests
 
     with isolated_session():
         yield

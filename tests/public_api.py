@@ -21,7 +21,7 @@ import keras
 import numpy as np
 
 import bert_tf
-from bert_tf.api import base, distillation, task_models
+from bert_tf.api import base, distill, task_models
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import BertConfig, TrainConfig
@@ -31,7 +31,7 @@ from bert_tf.inference import portable
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import InMemory
 from bert_tf.tasks.masked_lm import MaskedLM
-from bert_tf.training.runs.runner import Runner
+from bert_tf.training.runs.run import Run
 from tests import hostile, zoo
 from tests.learned import learned, sentence_piece
 from tests.model.small import randomize, small_config
@@ -170,7 +170,7 @@ def callables(api):
     for name in bert_tf.__all__:
         one = getattr(bert_tf, name)
         if inspect.ismodule(one):  # the program of this name, if something has imported it, can be called like it
-            one = distillation.distill
+            one = distill.distill
         if not inspect.isclass(one):
             yield _callable(name, one, one, None)
             continue
@@ -271,7 +271,7 @@ def working(encoder):
         raise Accepted
 
     with contextlib.ExitStack() as stack:
-        ends = [(Runner, "fit"), (base, "Evaluation"), (keras.Model, "export")]
+        ends = [(Run, "run"), (base, "Evaluation"), (keras.Model, "export")]
         ends += [(portable, "export_run"), (base, "export_run"), (task_models, "export")]
         ends += [(task_models, "export_embedder")]
         for where, name in ends:

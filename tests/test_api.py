@@ -1,6 +1,7 @@
 """The Python API: the same answers, weights and metrics as the programs, on values in memory."""
 
 import math
+import shutil
 
 import numpy as np
 import pandas
@@ -11,6 +12,7 @@ import bert_tf
 from bert_tf.api.base import history_of
 from bert_tf.api.plain_values import listed
 from bert_tf.checkpoints import directory
+from bert_tf.checkpoints.conversion import WRITERS
 from bert_tf.checkpoints.formats import huggingface
 from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, TaggingConfig, TrainConfig
 from bert_tf.errors import BertTfError, ConfigError, DataError
@@ -137,6 +139,38 @@ def test_a_tagger_of_klues_characters_is_that_of_finetune(tmp_path):
         tagger.predict([dev.x[0].split()])
     with raises(DataError, "x[0]", "2 characters", "1 tags"):
         tagger.fit(["가나"], [["O"]])
+
+
+def opened_by(kind, pretrained, folder):
+    """The folder with the pre-trained encoder in a format."""
+    if kind == "ours":
+        shutil.copytree(pretrained, folder)
+    else:
+        folder.mkdir()
+        WRITERS[kind].write(directory.read(pretrained), str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["ours", "google"])
+def test_fit_starts_from_the_weights_that_were_opened_whatever_became_of_their_place(pretrained, tmp_path, kind):
+    folder = opened_by(kind, pretrained, tmp_path / "model")
+    classifier = bert_tf.TextClassifier.from_pretrained(folder, max_length=LENGTH)
+
+    def weights():
+        classifier.fit(TEXTS, LABELS, **SETTINGS | {"epochs": 1})
+        return [weight.numpy() for weight in classifier.model.weights]
+
+    first = weights()
+    if kind == "ours":  # other formats are not overwritten
+        classifier.save(folder)
+        assert directory.read(folder).task["name"] == "classification"
+    else:
+        shutil.rmtree(folder)
+    again = weights()
+    shutil.rmtree(folder, ignore_errors=True)
+    for one, *others in zip(first, again, weights(), strict=True):
+        for other in others:
+            np.testing.assert_array_equal(other, one)
 
 
 def test_a_label_that_the_classifier_does_not_have_counts_as_an_error(fitted, capsys):

@@ -195,7 +195,7 @@ CASES |= {
     "one choice": (lambda m: m.choices.predict([("a", ["b"])]), "x[0]: 1 choices; expected at least two"),
     "epoch": (lambda m: m.fit(epoch=3), "fit has no argument 'epoch'; did you mean 'epochs'?"),
     "lr": (lambda m: m.fit(lr=3), "fit has no argument 'lr'; did you mean 'learning_rate'?"),
-    "callbacks": (lambda m: m.fit(callbacks=[]), "fit has no argument 'callbacks'; directory keeps checkpoints"),
+    "callbacks": (lambda m: m.fit(callbacks=[1]), "callbacks[0] is 1; expected a Callback"),
     "validation_split": (lambda m: m.fit(validation_split=0.1), "validation_data=(x, y)"),
     "class_weight": (lambda m: m.fit(class_weight={0: 1}), "give balanced=True"),
     "unknown": (lambda m: m.fit(zzz=0), "fit has no argument 'zzz'; see bert_tf.config.TrainConfig"),

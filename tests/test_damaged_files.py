@@ -48,7 +48,7 @@ from bert_tf.inputs.datasets.sources import Source
 from bert_tf.tasks import TASKS
 from bert_tf.text import Tokenizer
 from bert_tf.text.vocabulary import write_vocabulary
-from bert_tf.training.runs.runner import results_of
+from bert_tf.training.runs.stage import results_of
 from bert_tf.training.state.best_weights import BestWeights
 from bert_tf.training.state.checkpoints import Checkpoints
 from bert_tf.training.state.history import History, by_phase

@@ -20,7 +20,7 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     from bert_tf.text.base import BERT
     from bert_tf.training import strategy
     from bert_tf.training.dtype import policy
-    from bert_tf.training.loop import Trainer
+    from bert_tf.training.trainer import Trainer
 
     config = TrainConfig(batch_size=settings["batch"], steps=1_000_000, learning_rate=1e-4, dtype=settings["dtype"])
     where = strategy.create(train=config)  # as the program does

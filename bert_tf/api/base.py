@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 import keras
@@ -49,8 +49,9 @@ from bert_tf.training import strategy
 from bert_tf.training.dtype import infer_in
 from bert_tf.training.evaluation import Evaluation, Split, predictor
 from bert_tf.training.reporter import SILENT
-from bert_tf.training.runs import finetuning
-from bert_tf.training.runs.distillation import TEXTS
+from bert_tf.training.runs.finetuning import FineTuningRun, Start
+from bert_tf.training.runs.run import Place
+from bert_tf.training.runs.task_distillation import TEXTS
 from bert_tf.training.state.run_manifest import remedy
 from bert_tf.training.state.signals import Interrupted
 from bert_tf.training.tf_internals import forgetting_custom_gradients
@@ -174,7 +175,8 @@ class FineTuned(Model[FineTuningTask]):
             given = fitting(listed(settings["labels"], "labels"), list[str | float | bool], "task.labels")
             labels = [integer(whole(label)) for label in given]  # as those of examples
             settings["labels"] = tuple(str(label) if isinstance(label, int) else label for label in labels)
-        super().__init__(path, checkpoint, dtype)
+        self._start = Start(path, checkpoint.lasting())
+        super().__init__(path, self._start.checkpoint, dtype)
         config = self._kind.Config() if self._loaded is None else self.task.config
         self._config = dataclasses.replace(config, **settings).check() if settings else config
         if self._loaded is None:
@@ -221,12 +223,14 @@ class FineTuned(Model[FineTuningTask]):
         learning_rate: float | None = None,
         directory: StrPath | None = None,
         verbose: bool | int = True,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
         **train: Any,
     ) -> keras.callbacks.History:
         """Fine-tunes the pre-trained model, as `python -m bert_tf.finetune` does.
 
-        Every call starts from the weights that `from_pretrained` opened, as scikit-learn's `fit` does. The fine-tuned
-        model predicts in the `dtype` of `from_pretrained`, whatever number format was used in training.
+        Every call starts from the weights that `from_pretrained` opened, as scikit-learn's `fit` does, whatever has
+        been saved in their place since. The fine-tuned model predicts in the `dtype` of `from_pretrained`, whatever
+        number format was used in training.
 
         Args:
             x: inputs; see the class.
@@ -238,6 +242,8 @@ class FineTuned(Model[FineTuningTask]):
             directory: keeps checkpoints, curves and the model; the same call resumes an interrupted run from there.
                 None keeps nothing on disk.
             verbose: shows a progress bar and validation metrics.
+            callbacks: Keras callbacks. An epoch is a pass over x; batches are reported with the points of the curves.
+                `model.stop_training` ends the run; the learning rate is the schedule's.
             **train: other fields of `bert_tf.config.TrainConfig`, such as seed, dtype or patience.
 
         Returns:
@@ -248,7 +254,7 @@ class FineTuned(Model[FineTuningTask]):
         given = {"train": self._labelled(x, y, "x")}
         if validation_data is not None:
             given["validation"] = self._both(validation_data, "validation x")
-        return self._train(given, settings, directory, bool(verbose))
+        return self._train(given, settings, directory, bool(verbose), callbacks)
 
     def _train(
         self,
@@ -256,14 +262,16 @@ class FineTuned(Model[FineTuningTask]):
         train: dict[str, Any],
         directory: StrPath | None,
         verbose: bool,
+        callbacks: Sequence[keras.callbacks.Callback],
         distillation: TaskDistillation | None = None,
-        teacher: str = "",
+        make_run: Callable[..., FineTuningRun] = FineTuningRun,
     ) -> keras.callbacks.History:
         """`fit` on examples by role.
 
         Args:
             train: fields of TrainConfig.
-            distillation, teacher: as for `finetuning.finetune`.
+            distillation: of the config.
+            make_run: gets the arguments of `FineTuningRun`.
         """
         if directory is not None:
             check_output(directory, directory=True)
@@ -286,22 +294,23 @@ class FineTuned(Model[FineTuningTask]):
             remedy("choose another directory, or remove this one"),
             contextlib.nullcontext() if verbose else quiet.silence(),
         ):
+            reporter = FileReporter() if directory else SILENT
+            place = Place(os.fspath(folder), current_strategy(), reporter=reporter, callbacks=callbacks)
+            # Values name their parts as here, whatever the columns of a file beside them are called.
+            source = InMemory(values[0] if values else data, self._kind.example, given)
             try:
-                results = finetuning.finetune(
-                    config,
-                    # Values name their parts as here, whatever the columns of a file beside them are called.
-                    InMemory(values[0] if values else data, self._kind.example, given),
-                    self._path,
-                    os.fspath(folder),
-                    current_strategy(),
-                    teacher=teacher,
-                    reporter=FileReporter() if directory else SILENT,
-                )
+                run = make_run(config, source, self._start if self._path else None, place)
+                self._results = run.run()
             except Interrupted as stop:
                 raise KeyboardInterrupt(f"stopped at step {stop.step}; fit resumes if it has a directory") from None
-            self._load(*model_directory.load_fine_tuned(os.fspath(folder)))
-        self._results = results
-        return history_of(results)
+            self._load(*model_directory.task_and_model(run.trained, self._path))
+        return history_of(self._results)
+
+    def _untrained(self, path: str, checkpoint: Checkpoint) -> Self:
+        """A model of this class with the settings of this one."""
+        model = type(self)(path, checkpoint, "float32", {})
+        model._config = self.task.config
+        return model
 
     def predict(self, x: Values, *, batch_size: BatchSize = 32) -> list[Json]:
         """Predicts for each input a dict of plain Python values; see the class for its contents."""

@@ -16,7 +16,6 @@ from bert_tf.types import Json
 
 # Arguments of Keras' `fit` that are something else here.
 _OF_KERAS = {
-    "callbacks": "directory keeps checkpoints and curves, patience stops early, and fit returns the History",
     "validation_split": "split the examples and give validation_data=(x, y)",
     "validation_batch_size": "evaluation takes batch_size",
     "validation_steps": "all of validation_data is evaluated",

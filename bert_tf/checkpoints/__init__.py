@@ -39,9 +39,16 @@ def load(
         TensorShape([1, 7, 384])
     """
     checkpoint = open_with_warnings(path, allow_pickle=allow_pickle)
+    return new_encoder(checkpoint, path, pooler=pooler, dtype=dtype), checkpoint.tokenizer
+
+
+def new_encoder(
+    checkpoint: Checkpoint, path: str | os.PathLike[str], *, pooler: bool | None = None, dtype: str | None = None
+) -> BertEncoder:
+    """The encoder of a checkpoint; arguments as in `load`, a warning names `path`."""
     if pooler and not checkpoint.config.pooler:
         logging.warning("%s: the checkpoint has no pooler; a new, untrained one is added", path)
-    return checkpoint.encoder(pooler=pooler, dtype=dtype), checkpoint.tokenizer
+    return checkpoint.encoder(pooler=pooler, dtype=dtype)
 
 
 def load_model(

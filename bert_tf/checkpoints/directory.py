@@ -232,15 +232,25 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
 
     Args:
         path: directory.
-        model: the result of `task.build(encoder)`.
-        encoder: its encoder, for the config.
-        task: its task, for settings and tokenizer.
+        model, encoder, task: as for `stored`.
 
     Raises:
         ConfigError: as for `save_checkpoint`.
     """
+    save_all(stored(model, encoder, task), path)
+
+
+def stored(model: keras.Model, encoder: BertEncoder, task: Task) -> dict[str, Checkpoint]:
+    """A task's model, and others that it has trained, as they are saved: by folder, "" for its own.
+
+    Args:
+        model: the result of `task.build(encoder)`, whose variables the tensors read.
+        encoder: its encoder, for the config.
+        task: its task, for settings and tokenizer.
+    """
     tensors = {variable.path: tensor_of_variable(variable) for variable in model.weights}
     ranges = {path: tensor_of_variable(variable) for path, variable in ranges_of(model).by_path.items()}
+    found = {}
     for folder, (own, config) in task.saved(encoder.config).items():
         checkpoint = Checkpoint(
             config=config,
@@ -253,6 +263,13 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
             names = {name: f"{folder}/{name}" if folder else name for name in checkpoint.shapes()}
             own_tensors = {name: tensors[full if full in tensors else name] for name, full in names.items()}
             checkpoint = dataclasses.replace(checkpoint, tensors=own_tensors)
+        found[folder] = checkpoint
+    return found
+
+
+def save_all(models: Mapping[str, Checkpoint], path: str) -> None:
+    """Writes the result of `stored` into a directory; raises as `save_checkpoint`."""
+    for folder, checkpoint in models.items():
         save_checkpoint(checkpoint, os.path.join(path, folder) if folder else path)  # without "/": it may be a file
 
 

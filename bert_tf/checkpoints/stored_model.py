@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from bert_tf.checkpoints.tensor import Tensor, as_dtype
+from bert_tf.checkpoints.tensor import Tensor, as_dtype, lasting
 from bert_tf.checkpoints.weight_map import WeightMap, read_mapped
 from bert_tf.config import BertConfig, EmbeddingConfig, FeatureConfig, from_dict
 from bert_tf.config.values import shown
@@ -167,6 +167,11 @@ class Checkpoint:
     def reported(self, *warnings: str, **others: Any) -> "Checkpoint":
         """The checkpoint with these warnings, and other fields of `Report`, added to its report."""
         return dataclasses.replace(self, report=self.report + Report(warnings, **others))
+
+    def lasting(self) -> "Checkpoint":
+        """The same model, whatever becomes of its files: reads the weights of those that do not stay open."""
+        tensors, ranges = ({path: lasting(one) for path, one in part.items()} for part in (self.tensors, self.ranges))
+        return dataclasses.replace(self, tensors=tensors, ranges=ranges)
 
     def with_tensors(self, table: WeightMap, store: Mapping[str, Tensor], file: str) -> "Checkpoint":
         """With the tensors that `weight_map.read_mapped` finds; without a head that the checkpoint does not hold."""

@@ -23,12 +23,14 @@ class Tensor:
         dtype: NumPy's name for it, "bfloat16" included.
         read: reads the array, anew at every call: nothing is cached.
         source: its name in the file it comes from, several names joined by " + ".
+        lasting: whether `read` returns the same when the file has been replaced or removed.
     """
 
     shape: tuple[int, ...]
     dtype: str
     read: Callable[[], Array]
     source: str
+    lasting: bool = False
 
     @property
     def size(self) -> int:
@@ -43,6 +45,11 @@ class Tensor:
     def mapped(self, function: Callable[[Array], Array], **changes: Any) -> Self:
         """`function` of the values, computed when they are read; `changes` are other attributes of the result."""
         return dataclasses.replace(self, read=lambda: function(self.read()), **changes)
+
+
+def lasting(tensor: Tensor) -> Tensor:
+    """The same tensor, read now unless its file stays open."""
+    return tensor if tensor.lasting else tensor_of(tensor.read(), tensor.source)
 
 
 def first_rows(tensor: Tensor, rows: int) -> Tensor:
@@ -107,4 +114,4 @@ def tensor_of_variable(variable: keras.Variable) -> Tensor:
 
 def tensor_of(array: Array, source: str) -> Tensor:
     """A Tensor of an array in memory."""
-    return Tensor(array.shape, array.dtype.name, lambda: array, source)
+    return Tensor(array.shape, array.dtype.name, lambda: array, source, lasting=True)

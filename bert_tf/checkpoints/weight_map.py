@@ -121,6 +121,7 @@ def _joined(parts: Sequence[Tensor], mapping: TensorMapping) -> Tensor:
         np.result_type(*(np.dtype(part.dtype) for part in parts)).name,
         lambda: np.concatenate([part.read() for part in parts], -1),
         " + ".join(part.source for part in parts),
+        all(part.lasting for part in parts),
     )
 
 

@@ -38,6 +38,7 @@ class PretrainConfig:
         data: how sequences are built and masked.
         distillation: what is learned from a teacher, for the objectives that need one.
         train: optimization, checkpoints and logging.
+        callbacks: "module:function", which gets the directory of a run and returns its Keras callbacks; "" for none.
     """
 
     input: str = ""
@@ -47,6 +48,7 @@ class PretrainConfig:
     data: PretrainingData = dataclasses.field(default_factory=PretrainingData)
     distillation: EncoderDistillation = dataclasses.field(default_factory=EncoderDistillation)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    callbacks: str = ""
 
     def check(self) -> Self:
         """Raises ConfigError for invalid settings; `model` is checked when the size of the vocabulary is known."""
@@ -80,6 +82,7 @@ class FinetuneConfig:
         search: whether to try all combinations in `grid` and keep the one that is best on the validation set.
         grid: the values to try.
         distillation: what is learned from a teacher (`python -m bert_tf.distill`); None without one.
+        callbacks: as in `PretrainConfig`.
     """
 
     task: object
@@ -88,6 +91,7 @@ class FinetuneConfig:
     search: bool = False
     grid: GridConfig = dataclasses.field(default_factory=GridConfig)
     distillation: TaskDistillation | None = None
+    callbacks: str = ""
 
     def check(self) -> Self:
         """Raises ConfigError for invalid settings, except those of a task that is not one of ours."""

@@ -90,7 +90,7 @@ def trials_table(summary: Json) -> str:
     """The runs of a sweep and, if each choice of settings had several runs, the choices.
 
     Args:
-        summary: as returned by `training.runs.sweep.finetune`.
+        summary: as returned by `training.runs.sweep.finetune_best`.
     """
     metric = summary["measure"][0]
 

@@ -1,405 +1,283 @@
-"""The training loop, on any tf.distribute strategy."""
+"""The training loop: from the newest checkpoint to the end, with what is done between updates."""
 
 import contextlib
+import dataclasses
 import functools
 import math
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from bert_tf.config import TrainConfig
-from bert_tf.errors import BertTfError, ConfigError
-from bert_tf.files import require_space
-from bert_tf.inputs.batching import stream
-from bert_tf.memory import memory_errors
-from bert_tf.model.encoder import encoder_of, encoders_of, ranges_of
-from bert_tf.model.memory import check_memory
+from bert_tf.model.encoder import ranges_of
 from bert_tf.model.precision import int8
 from bert_tf.progress import TRAINING, bar, log, training_line
-from bert_tf.tasks.task import Task
-from bert_tf.training import optimizers, phases
-from bert_tf.training.evaluation import means
+from bert_tf.training.callbacks import Callbacks
+from bert_tf.training.phases import Input, Phase
 from bert_tf.training.reporter import SILENT, Reporter
-from bert_tf.training.speed import Speed, Work
+from bert_tf.training.speed import Speed
 from bert_tf.training.state.best_weights import BestWeights
 from bert_tf.training.state.checkpoints import Checkpoints
 from bert_tf.training.state.history import History, by_phase
 from bert_tf.training.state.input_state import InputState
 from bert_tf.training.state.signals import Interrupted, Signals
-from bert_tf.training.step import LossScale, Step
-from bert_tf.training.strategy import accelerator, is_chief
+from bert_tf.training.strategy import is_chief
+from bert_tf.training.trainer import Trainer
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 # Updates between checkpoints unless configured: the most that a kill can cost.
 _SAVE_EVERY = 1000
-# Updates times weights from which on it pays to compile for every length of batches: 450 updates of MiniLM, which gain
-# 24 ms each. Compiling takes about half a second per length whatever the model; a larger one gains more per update.
-_LONG_RUN = 1e10
 # How often the ranges of int8 are measured: activations grow while a model learns.
 _CALIBRATIONS = 10
 
 
-class Trainer:
-    """Trains one model on one task.
-
-    Args:
-        model: built by `task.build` under the strategy's scope.
-        total_steps: updates until the learning rate has decayed and the run ends.
-        jit_compile: as for `Step`; the setting of this name in `config` is not read.
+@dataclasses.dataclass
+class Hooks:
+    """What a run does around its updates. The methods of this class do nothing.
 
     Attributes:
-        phases: list of phases.Phase.
-        optimizer: its slots are saved.
-        loss_scale: saved.
-        train_step: the update, to be compiled.
-        reached: result of `history.by_phase` for the last `run`.
-        best: set by `run`.
-        advanced: whether the last `run` did any updates.
+        directory: gets checkpoints, TensorBoard files and history.jsonl.
+        title: of the progress line.
+        evaluate_every: updates between evaluations; 0 evaluates only at the start and at the ends of phases.
+        evaluate_first: whether to evaluate the model before its first update.
+        pipeline: identifies everything that determines the batches, see `InputState`.
+        peak_flops: FLOP/s (`speed.peak_flops`), the denominator of mfu; None leaves mfu out.
+        reporter: gets the curves.
+        callbacks: called by the chief.
+        steps_per_epoch: updates of an epoch of the callbacks; 0 for `evaluate_every`, or else the whole run.
     """
 
-    best: BestWeights
+    directory: str
+    title: str
+    evaluate_every: int = 0
+    evaluate_first: bool = True
+    pipeline: str = ""
+    peak_flops: float | None = None
+    reporter: Reporter = SILENT
+    callbacks: Sequence[keras.callbacks.Callback] = ()
+    steps_per_epoch: int = 0
 
-    def __init__(
-        self,
-        task: Task,
-        model: keras.Model,
-        config: TrainConfig,
-        strategy: tf.distribute.Strategy,
-        total_steps: int,
-        *,
-        jit_compile: bool = False,
-    ) -> None:
-        config = config.resolved()
-        if config.layer_decay != 1 and encoder_of(model).config.shared_layers:
-            raise ConfigError(
-                f"train.layer_decay is {config.layer_decay}, but all layers of the model share their weights, so their "
-                "rates cannot differ; set it to 1"
-            )
-        if accelerator(strategy) is None:
-            shapes = [tuple(variable.shape) for variable in model.trainable_variables]
-            use = " in training, with gradients and two moments"
-            for encoder in encoders_of(model):
-                check_memory(shapes, encoder.config, copies=4, use=use)
-        self.task, self.model, self.config, self.strategy = task, model, config, strategy
-        self.total_steps = total_steps
-        self.phases = phases.split(config, total_steps, strategy.num_replicas_in_sync)
-        with strategy.scope():
-            self.optimizer = optimizers.create(model.trainable_variables, config)
-        self._learning_rate = phases.learning_rate(self.phases)
-        self.loss_scale = LossScale(model, config.loss_scale_growth)
-        self.train_step = Step(
-            task.objective,
-            model,
-            self.optimizer,
-            self._learning_rate,
-            self.loss_scale,
-            config,
-            strategy,
-            jit_compile=jit_compile,
-            fuse_every_shape=total_steps * model.count_params() >= _LONG_RUN and accelerator(strategy) is None,
+    def started(self, step: int) -> None:
+        """Called with the step from which the run starts or resumes, as soon as it is known."""
+
+    def meanwhile(self) -> None:
+        """Called in a thread while TensorFlow prepares the first update, which leaves Python and all cores but one
+        without work. An error in it must occur again where its result is needed: here it is ignored.
+        """
+
+    def calibration(self) -> Iterable[Tensors]:
+        """Batches to measure the ranges of an encoder that has `ranges`, at the start and after each tenth of a run."""
+        return ()
+
+
+class Loop:
+    """One run of a trainer.
+
+    Args:
+        trainer: whose state is restored.
+        inputs: one for each phase of the config (a config without phases has one).
+        hooks: of the run.
+
+    Attributes:
+        history: its curves.
+        best: the best weights.
+        advanced: whether `run` did any updates.
+        reached: result of `history.by_phase`.
+    """
+
+    def __init__(self, trainer: Trainer, inputs: Sequence[Input], hooks: Hooks) -> None:
+        self.trainer, self._inputs, self._hooks = trainer, inputs, hooks
+        config, self._chief = trainer.config, is_chief(trainer.strategy)
+        folder = os.path.join(hooks.directory, "checkpoints")
+        self._checkpoints = Checkpoints(folder, trainer.variables(), config.keep, sums=["totals"])
+        # One more than checkpoints: the newest exists while the checkpoint of its step is still being written.
+        self._input_state = InputState(folder, trainer.strategy, config.keep + 1, hooks.pipeline)
+        self._restored = self._checkpoints.restore(print, lambda: trainer.step)
+        self._save_every = config.save_every or min(hooks.evaluate_every or _SAVE_EVERY, _SAVE_EVERY)
+        if self._chief:
+            new = config.keep + 1 - len(self._checkpoints.steps)
+            trainer.check_space(hooks.directory, new, self._save_every)
+        hooks.started(trainer.step)
+        draw = functools.partial(hooks.reporter.curves, hooks.directory, hooks.title, trainer.task.monitor)
+        self.history = History(hooks.directory, trainer.step, write=self._chief, draw=draw)
+        task = trainer.task
+        self.best = BestWeights(folder, trainer.model, task.monitor, task.mode, config, write=self._chief)
+        self._speed = Speed(trainer.work(inputs), hooks.peak_flops)
+        self._callbacks = Callbacks(
+            hooks.callbacks,
+            trainer,
+            hooks.directory,
+            hooks.steps_per_epoch or hooks.evaluate_every or trainer.total_steps,
+            call=self._chief,
         )
-        # step, epoch, batches of the epoch used, non-finite steps in a row
-        self._state = tf.Variable([0, 0, 0, 0], dtype=tf.int64, trainable=False)
-        # Sums and weights since the last point of the curves: saved, so that a resumed run draws the same curve.
-        self._totals = tf.Variable(tf.zeros([len(self.train_step.names), 2]), trainable=False)
-        self._histograms: dict[str, Array] = {}  # float32 counts since the last point; a resumed run starts at 0
-        self.reached: list[Json] = []
+        self._ranges, self._measured = ranges_of(trainer.model), -1
+        self._calibrate_every = math.ceil(trainer.total_steps / _CALIBRATIONS) if self._ranges.variables else 0
+        self._log_every = (config.log_every, self._callbacks.steps_per_epoch)
+        self._intervals = (hooks.evaluate_every, self._save_every, self._calibrate_every, *self._log_every)
         self.advanced = False
+        self.reached: list[Json] = []
 
-    @property
-    def step(self) -> int:
-        """Updates done, skipped ones included."""
-        return int(self._state[0])
-
-    @property
-    def skipped(self) -> int:
-        """Updates skipped because of a non-finite loss or gradient."""
-        return self.step - int(self.optimizer.slots["updates"].numpy())
-
-    def run(
-        self,
-        inputs: Sequence[phases.Input],
-        directory: str,
-        *,
-        title: str,
-        evaluate_every: int = 0,
-        evaluate_first: bool = True,
-        started: Callable[[int], None] | None = None,
-        meanwhile: Callable[[], None] | None = None,
-        calibration: Iterable[Tensors] = (),
-        pipeline: str = "",
-        peak_flops: float | None = None,
-        reporter: Reporter = SILENT,
-    ) -> History:
-        """Trains to the end, from the newest checkpoint in `directory` if there is one.
-
-        Args:
-            inputs: one for each phase of the config (a config without phases has one).
-            directory: gets checkpoints, TensorBoard files and history.jsonl.
-            title: of the progress line.
-            evaluate_every: updates between evaluations; 0 evaluates only at the start and at the ends of phases.
-            evaluate_first: whether to evaluate the model before its first update.
-            started: called with the step from which the run starts or resumes, as soon as it is known.
-            meanwhile: called in a thread while TensorFlow prepares the first update, which leaves Python and all cores
-                but one without work. An error in it must occur again where its result is needed: here it is ignored.
-            calibration: batches on which the ranges of an encoder that has `ranges` are measured, at the start and
-                after each tenth of the run.
-            pipeline: identifies everything that determines the batches, see `InputState`.
-            peak_flops: FLOP/s (`speed.peak_flops`), the denominator of mfu; None leaves mfu out.
-            reporter: gets the curves.
+    def run(self) -> History:
+        """Trains to the end, from the newest checkpoint if there is one.
 
         Raises:
             Interrupted: after SIGINT or SIGTERM, with the state saved.
         """
-        config, chief = self.config, is_chief(self.strategy)
-        folder = os.path.join(directory, "checkpoints")
-        checkpoints = Checkpoints(folder, self._variables(), config.keep, sums=["totals"])
-        # One more than checkpoints: the newest exists while the checkpoint of its step is still being written.
-        input_state = InputState(folder, self.strategy, config.keep + 1, pipeline)
-        restored = checkpoints.restore(print, lambda: self.step)
-        save_every = config.save_every or min(evaluate_every or _SAVE_EVERY, _SAVE_EVERY)
-        if chief:
-            self._check_space(directory, config.keep + 1 - len(checkpoints.steps), save_every)
-        if started:
-            started(self.step)
-        draw = functools.partial(reporter.curves, directory, title, self.task.monitor)
-        history = History(directory, self.step, write=chief, draw=draw)
-        self.best = best = BestWeights(folder, self.model, self.task.monitor, self.task.mode, config, write=chief)
-        best.remove_after(self.step)
-        # Updates since the last point: `_totals` counts all but the skipped ones.
-        since = self.step - (history.points[-1]["step"] if history.points else 0)
-        if chief and (since > int(self._totals[-1, 1]) + self.skipped or best.lost(history.evaluations, self.step)):
-            log(
-                f"{os.path.join(directory, 'history.jsonl')} lacks lines from before step {self.step}; the run resumes "
-                "without these points of its curves and without these evaluations"
-            )
-        speed = Speed(self.work(inputs), peak_flops)
-        ranges, measured = ranges_of(self.model), -1
-        calibrate_every = math.ceil(self.total_steps / _CALIBRATIONS) if ranges.variables else 0
-        intervals = (evaluate_every, save_every, config.log_every, calibrate_every)
-        always = {phase.end for phase in self.phases}  # evaluated there, whatever evaluate_every is
-
-        def evaluate(phase: phases.Phase, print_line: Callable[[str], object] = print) -> None:
-            compute_metrics = inputs[phase.number].evaluate
-            due = self.step in always or _due(self.step, evaluate_every) if self.step else evaluate_first
-            if compute_metrics and due:
-                with speed.timing("evaluation"):
-                    metrics = compute_metrics()
-                    best.update(history.evaluations, self.step, metrics, checkpoints.steps)
-                    history.evaluation(self.step, metrics, print_line)
-
-        def save(iterator: Iterator[Any]) -> None:
-            with speed.timing("saving"):
-                if chief:
-                    inputs[self._phase(self.step - 1).number].check()
-                input_state.save(iterator, self.step)
-                if chief:
-                    checkpoints.save(self.step)
-
-        def calibrate() -> None:
-            nonlocal measured
-            if _due(self.step, calibrate_every) and measured < self.step < self.total_steps:
-                with speed.timing("evaluation"):
-                    ranges.assign(int8.calibrate(self.model, calibration))
-                measured = self.step
-
-        if not restored:  # else its evaluation had the ranges that were restored
-            calibrate()
+        trainer, history = self.trainer, self.history
+        self.best.remove_after(trainer.step)
+        self._warn_of_lost_lines()
+        if not self._restored:  # else its evaluation had the ranges that were restored
+            self._calibrate()
         # A run that ended between a checkpoint and its evaluation catches up on it.
-        if all(row["step"] != self.step for row in history.evaluations):
-            evaluate(self._phase(self.step - 1))
-        self.advanced = self.step < self.total_steps and not best.exhausted(history.evaluations)
+        if all(row["step"] != trainer.step for row in history.evaluations):
+            self._evaluate(print)
+        ended = self.best.exhausted(history.evaluations) or history.stopped == trainer.step
+        self.advanced = trainer.step < trainer.total_steps and not ended
         if not self.advanced:
             self.reached = by_phase(history.points)
             return history
-        if restored:
-            print(f"{title}: resuming from step {self.step} of {self.total_steps}")
-            history.resume(self.step)
-        phase = None
+        title = self._hooks.title
+        if self._restored:
+            print(f"{title}: resuming from step {trainer.step} of {trainer.total_steps}")
+            history.resume(trainer.step)
+        self._callbacks.begin(trainer.step)
         with (
-            Signals(self.strategy) as signals,
-            checkpoints,
-            bar(title, self.total_steps, "step", done=self.step, layout=TRAINING) as line,
+            Signals(trainer.strategy) as signals,
+            self._checkpoints,
+            bar(title, trainer.total_steps, "step", done=trainer.step, layout=TRAINING) as line,
         ):
-            while self.step < self.total_steps:
-                calibrate()
-                if phase is None or self.step == phase.end:
-                    first, phase = phase is None, self._phase(self.step)
-                    with speed.timing("start"), memory_errors(self._smaller()):
-                        call, iterator = self._begin(phase, inputs[phase.number], input_state)
-                    if first and meanwhile:
-                        threading.Thread(target=_ignoring_errors, args=[meanwhile]).start()
-                stop = min(phase.end, *(_next(self.step, every) for every in intervals))
-                steps = min(config.steps_per_call, stop - self.step)
-                speed.start()
-                totals = self._advance(call, steps, checkpoints)
-                speed.update(phase.number, steps, dict(zip(self.train_step.names, totals, strict=True)))
-                signal, step, ended = signals.agreed(), self.step, self.step == self.total_steps
-                self._show(line, steps, totals, speed)
-                checkpoints.check()
-                if ended or _due(step, config.log_every):
-                    self._point(history, phase, speed)
-                saved = signal or ended or _due(step, save_every)
-                if saved:
-                    save(iterator)
-                if signal:
-                    break
-                evaluate(phase, line.write)
-                if config.patience and signals.any(best.exhausted(history.evaluations)):
-                    line.write(
-                        f"  stopping at step {step}: best at step {best.step(history.evaluations)} (train.patience)"
-                    )
-                    if not saved:
-                        save(iterator)
-                    break
+            self._train(signals, line)
             line.close()
             history.draw()
-            checkpoints.wait()
+            self._checkpoints.wait()
             # Again: a signal may have come during the last evaluation, and no worker exits before the chief has
             # written, because it could not continue alone.
-            signal = signals.agreed()
-            if signal:
-                raise Interrupted(signal, self.step, directory)
-        self.reached = by_phase(history.points, speed.point())
+            if signal := signals.agreed():
+                raise Interrupted(signal, trainer.step, self._hooks.directory)
+        self._callbacks.end()
+        self.reached = by_phase(history.points, self._speed.point())
         return history
 
-    def work(self, inputs: Sequence[phases.Input]) -> list[Work]:
-        """The cost of each phase; inputs as for `run`."""
-        return [
-            Work(phase.end - phase.first, phase.config.batch_size, source.length, source.row_flops)
-            for phase, source in zip(self.phases, inputs, strict=True)
-        ]
+    def _train(self, signals: Signals, line: Any) -> None:
+        """The updates, and what is due between them."""
+        trainer, phase = self.trainer, None
+        while trainer.step < trainer.total_steps:
+            self._calibrate()
+            if phase is None or trainer.step == phase.end:
+                first, phase = phase is None, trainer.phase_of(trainer.step)
+                with self._speed.timing("start"):
+                    updates, batches = trainer.begin(phase, self._inputs[phase.number], self._input_state)
+                if first:
+                    threading.Thread(target=_ignoring_errors, args=[self._hooks.meanwhile]).start()
+            steps = self._steps_until_due(phase)
+            self._callbacks.before(trainer.step)
+            self._speed.start()
+            totals = trainer.advance(updates, steps, self._checkpoints)
+            self._speed.update(phase.number, steps, dict(zip(trainer.train_step.names, totals, strict=True)))
+            signal = signals.agreed()
+            self._show(line, steps, totals)
+            self._checkpoints.check()
+            if self._due(*self._log_every):
+                self._point(phase)
+            saved = signal or self._due(self._save_every)
+            if saved:
+                self._save(batches)
+            if signal:
+                break
+            self._callbacks.evaluation(self._evaluate(line.write))
+            self._callbacks.after(trainer.step)
+            if reason := self._reason_to_stop(signals):
+                line.write(f"  stopping at step {trainer.step}: {reason}")
+                if not saved:
+                    self._save(batches)
+                break
 
-    def benchmark(self, number: int, source: phases.Input, steps: int) -> tuple[float, float]:
-        """Trains for `steps` updates of phase `number`, after a first one that compiles; saves nothing.
+    def _due(self, *intervals: int) -> bool:
+        """Whether an action that recurs every so many updates (0: never), and at the end of the run, is due now."""
+        step = self.trainer.step
+        return step == self.trainer.total_steps or any(every and step % every == 0 for every in intervals)
 
-        Returns:
-            (seconds per update, positions per row).
-        """
-        phase = self.phases[number]
-        iterator = iter(stream(source.batches))
-        self.train_step.fuse_every_shape = False  # compiling for new lengths would count as training
-        call = self.train_step.compiled(iterator, source.prepare, phase.config.accumulation)
-        self._advance(call, 1)
-        began = time.perf_counter()
-        totals = self._advance(call, steps)
-        seconds = (time.perf_counter() - began) / steps
-        _, positions = totals[self.train_step.names.index("padding_share")]
-        return seconds, float(positions) / steps / phase.config.batch_size
+    def _steps_until_due(self, phase: Phase) -> int:
+        """How many updates to do in one call."""
+        step = self.trainer.step
+        stop = min(phase.end, *(_next(step, every) for every in self._intervals))
+        return min(self.trainer.config.steps_per_call, stop - step)
 
-    def _check_space(self, directory: str, checkpoints: int, save_every: int) -> None:
-        """Raises DataError if the disk clearly has no room for this number of new checkpoints, and the model."""
-        if self.step >= self.total_steps:
-            return
-        sizes = {name: value.dtype.size * value.shape.num_elements() for name, value in self._variables().items()}
-        count = max(0, min(checkpoints, -(-(self.total_steps - self.step) // save_every)))
-        weights = sum(size for name, size in sizes.items() if name.startswith("weights/"))
-        what = f"the model with {count} more checkpoints (train.keep)"
-        require_space(directory, count * sum(sizes.values()) + weights, what)
+    def _calibrate(self) -> None:
+        """Measures the ranges of int8, if that is due and not done."""
+        trainer, every = self.trainer, self._calibrate_every
+        if every and trainer.step % every == 0 and self._measured < trainer.step < trainer.total_steps:
+            with self._speed.timing("evaluation"):
+                self._ranges.assign(int8.calibrate(trainer.model, self._hooks.calibration()))
+            self._measured = trainer.step
 
-    def _phase(self, step: int) -> phases.Phase:
-        """The phase of the update after `step` updates; the first and the last phase extend beyond the run."""
-        return next((phase for phase in self.phases if step < phase.end), self.phases[-1])
+    def _evaluate(self, print_line: Callable[[str], object]) -> Metrics | None:
+        """Evaluates the model, if that is due."""
+        step, every = self.trainer.step, self._hooks.evaluate_every
+        compute_metrics = self._inputs[self.trainer.phase_of(step - 1).number].evaluate
+        ends = {phase.end for phase in self.trainer.phases}  # of the last one, too, whatever the interval is
+        due = step in ends or bool(every and step % every == 0) if step else self._hooks.evaluate_first
+        if not compute_metrics or not due:
+            return None
+        with self._speed.timing("evaluation"):
+            metrics = compute_metrics()
+            self.best.update(self.history.evaluations, step, metrics, self._checkpoints.steps)
+            self.history.evaluation(step, metrics, print_line)
+        return metrics
 
-    def _begin(
-        self, phase: phases.Phase, source: phases.Input, input_state: InputState
-    ) -> tuple[Callable[..., Any], Iterator[Any]]:
-        """The compiled updates of a phase and the iterator over its remaining batches."""
-        epoch, used = (int(value) for value in self._state[1:3])
-        if self.step == phase.first and phase.number:
-            # The text is split into other sequences, so the previous phase's epoch cannot be continued.
-            epoch, used = epoch + 1, 0
-        iterator = input_state.open(source.batches, (epoch, used), self.step if self.step > phase.first else None)
-        call = self.train_step.compiled(iterator, source.prepare, phase.config.accumulation)
-        # Traced here, not by the first call: what is done meanwhile would compete with tracing for Python.
-        return call.get_concrete_function(*self._arguments(1)), iterator
+    def _save(self, batches: Iterator[Any]) -> None:
+        """Saves all state, that of the batches included."""
+        step = self.trainer.step
+        with self._speed.timing("saving"):
+            if self._chief:
+                self._inputs[self.trainer.phase_of(step - 1).number].check()
+            self._input_state.save(batches, step)
+            if self._chief:
+                self._checkpoints.save(step)
 
-    def _advance(self, call: Callable[..., Any], steps: int, checkpoints: Checkpoints | None = None) -> Array:
-        """Runs `steps` updates; returns sums and weights of the metrics over them, float32 [metrics, 2]."""
-        with memory_errors(self._smaller()):
-            done, totals, histograms, position, nonfinite, fingerprint, scale_state = call(*self._arguments(steps))
-        self._state.assign([self.step + done, *position, nonfinite])
-        self.loss_scale.variable.assign(scale_state)
-        if nonfinite >= self.config.max_nonfinite_steps:
-            raise self._nonfinite_error(int(nonfinite), bytes(fingerprint.numpy()).hex(), checkpoints)
-        self._totals.assign_add(totals)
-        for name, counts in histograms.items():
-            self._histograms[name] = self._histograms.get(name, 0) + counts.numpy()
-        return totals.numpy()
+    def _point(self, phase: Phase) -> None:
+        """Adds a point to the curves."""
+        trainer = self.trainer
+        metrics, histograms = trainer.take_point()
+        self.history.point(trainer.step, phase.number, metrics, trainer.rate, self._speed.point(), histograms)
+        self._callbacks.point(self.history.points[-1])
 
-    def _smaller(self) -> str:
-        """What takes less memory than an update of this phase."""
-        config, phase = self.config, self._phase(self.step).config
-        rows = phase.batch_size // (self.strategy.num_replicas_in_sync * phase.accumulation)
-        remat = "" if config.remat else ", train.remat=True, which computes activations twice instead of keeping them"
-        return (
-            f"a replica holds {rows} sequences at a time: set train.accumulation (now {phase.accumulation}) higher, "
-            f"which gives the same updates{remat}, or a smaller train.batch_size (now {phase.batch_size}) or max_length"
-        )
-
-    def _arguments(self, steps: int) -> tuple[tf.Tensor, ...]:
-        """Those of the compiled updates, for `steps` updates."""
-        step, _, _, nonfinite = self._state.numpy()
-        scale_state = self.loss_scale.variable.read_value()
-        return tf.constant(step), tf.constant(steps, tf.int64), tf.constant(nonfinite), scale_state
-
-    def _nonfinite_error(self, nonfinite: int, fingerprint: str, checkpoints: Checkpoints | None) -> BertTfError:
-        """The error for this number of non-finite steps in a row; the fingerprint is of the last one's batch."""
-        step, epoch, used, _ = self._state.numpy()
-        good = None
-        if checkpoints:
-            checkpoints.wait()
-            # May have been written during these steps: a skipped update changes nothing.
-            good = checkpoints.newest
-        return BertTfError(
-            f"{nonfinite} steps in a row up to step {step} had a non-finite loss or gradient, the last with batch "
-            f"{used - 1} of epoch {epoch}, fingerprint {fingerprint}; last good checkpoint: {good or 'none'}; "
-            "resume from it with a lower train.learning_rate or train.dtype=float32 and --accept_config_change"
-        )
-
-    def _show(self, line: Any, steps: int, totals: Array, speed: Speed) -> None:
+    def _show(self, line: Any, steps: int, totals: Array) -> None:
         """Advances the progress line by `steps` updates; totals are their sums and weights."""
-        rate = float(self._learning_rate(self.step - 1))
-        metrics = self._means(totals)
-        shown = training_line(metrics, speed.rates(), rate, speed.seconds_left(self.step))
-        line.set_postfix_str(shown + (f", {self.skipped} skipped" if self.skipped else ""), refresh=False)
+        trainer, speed = self.trainer, self._speed
+        metrics, left = trainer.means(totals), speed.seconds_left(trainer.step)
+        shown = training_line(metrics, speed.rates(), trainer.rate, left)
+        line.set_postfix_str(shown + (f", {trainer.skipped} skipped" if trainer.skipped else ""), refresh=False)
         line.update(steps)
 
-    def _means(self, totals: Array) -> Metrics:
-        """Mean of each metric, NaN where the weight is 0: all updates were skipped, or no example had a target."""
-        names = self.train_step.names
-        return dict.fromkeys(["loss", *names], math.nan) | means(self.task.objective, names, totals)
+    def _reason_to_stop(self, signals: Signals) -> str:
+        """Why the run ends here, before its last update; "" if it goes on."""
+        evaluations, config = self.history.evaluations, self.trainer.config
+        if config.patience and signals.any(self.best.exhausted(evaluations)):
+            return f"best at step {self.best.step(evaluations)} (train.patience)"
+        if self._hooks.callbacks and signals.any(self._callbacks.stopped):
+            self.history.stop(self.trainer.step)
+            return "a callback has set model.stop_training"
+        return ""
 
-    def _point(self, history: History, phase: phases.Phase, speed: Speed) -> None:
-        """Adds a point to the curves; resets sums, counts and rates."""
-        metrics = self._means(self._totals.numpy())
-        rate = self._learning_rate(self.step - 1)
-        history.point(self.step, phase.number, metrics, rate, speed.point(), self._histograms)
-        self._totals.assign(tf.zeros_like(self._totals))
-        self._histograms = {}
-
-    def _variables(self) -> dict[str, tf.Variable]:
-        weights = {f"weights/{variable.path}": variable.value for variable in self.model.weights}
-        slots = {f"slots/{name}": variable for name, variable in self.optimizer.slots.items()}
-        own = {"state": self._state, "loss_scale": self.loss_scale.variable, "totals": self._totals}
-        ranges = {name: variable.value for name, variable in ranges_of(self.model).by_path.items()}
-        return weights | slots | ranges | own
+    def _warn_of_lost_lines(self) -> None:
+        trainer, history = self.trainer, self.history
+        # Updates since the last point: `counted` are all but the skipped ones.
+        since = trainer.step - (history.points[-1]["step"] if history.points else 0)
+        lost = since > trainer.counted + trainer.skipped or self.best.lost(history.evaluations, trainer.step)
+        if self._chief and lost:
+            log(
+                f"{os.path.join(self._hooks.directory, 'history.jsonl')} lacks lines from before step {trainer.step}; "
+                "the run resumes without these points of its curves and without these evaluations"
+            )
 
 
 def _ignoring_errors(call: Callable[[], None]) -> None:
     with contextlib.suppress(Exception):
         call()
-
-
-def _due(step: int, every: int) -> bool:
-    """Whether an action that recurs every `every` updates (0: never) is due after this one."""
-    return bool(every) and step % every == 0
 
 
 def _next(step: int, every: int) -> int:

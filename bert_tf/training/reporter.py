@@ -42,7 +42,7 @@ class Reporter:
         """
 
     def trials(self, directory: str, summary: Json) -> None:
-        """Called with the summary of a sweep (`training.runs.sweep.finetune`)."""
+        """Called with the summary of a sweep (`training.runs.sweep.finetune_best`)."""
 
     def ablation(self, directory: str, rows: list[Json]) -> None:
         """Called with the results of an ablation (`training.runs.ablation.ablate`)."""

@@ -13,8 +13,8 @@ from typing import TypedDict
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints import open_with_warnings
 from bert_tf.checkpoints.directory import task_and_model
+from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import tensor_of
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.config import to_dict
@@ -44,18 +44,18 @@ class Teacher:
     """A model that was fine-tuned for a task; it computes in float32.
 
     Args:
-        path: in any format that `bert_tf.load` reads.
+        path: from which it was opened, for messages.
+        checkpoint: the model.
 
     Attributes:
-        path: as given.
-        checkpoint: what `path` holds.
+        path, checkpoint: as given.
         task, model: of the teacher.
         identity: JSON-ready: of everything that determines its answers.
     """
 
-    def __init__(self, path: str) -> None:
-        self.checkpoint = open_with_warnings(path)
-        task, self.model = task_and_model(self.checkpoint, path)
+    def __init__(self, path: str, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        task, self.model = task_and_model(checkpoint, path)
         if not isinstance(task, FineTuningTask):
             raise DataError(f"{path}: a {task.name} model, not fine-tuned; expected a teacher that knows the task")
         self.path = path

@@ -10,7 +10,7 @@ from bert_tf.model import memory
 from bert_tf.model.head_table import build
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.text import Tokenizer
-from bert_tf.training.loop import Trainer
+from bert_tf.training.trainer import Trainer
 from tests.errors import raises
 from tests.model.small import PIECES, small_config
 

@@ -14,8 +14,9 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.evaluation import evaluator
-from bert_tf.training.loop import Trainer
 from bert_tf.training.phases import Input
+from bert_tf.training.trainer import Trainer
+from tests.training.small import loop_of
 
 KINDS = [("token", "pieces"), ("whole_word", "pieces"), ("span", "spaces")]
 MASKED = {"masked_lm_positions", "masked_lm_ids", "masked_lm_weights"}
@@ -107,7 +108,7 @@ def test_a_run_with_masking_on_the_device_has_the_weights_and_metrics_of_one_on_
             source = source._replace(prepare=Masker(data, tokenizer).in_step())
         check = evaluator(task.objective, model, epochs(corpus, data)(-1).take(2), strategy, source.prepare)
         source = source._replace(evaluate=check)
-        history = trainer.run([source], str(tmp_path / f"{mask_on}{accumulation}"), title="test")
+        history = loop_of(trainer, [source], str(tmp_path / f"{mask_on}{accumulation}")).run()
         return [point["loss"] for point in history.points] + [row["loss"] for row in history.evaluations]
 
     # Without dropout, micro-batches change nothing unless masks depend on them.

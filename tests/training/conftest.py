@@ -17,17 +17,17 @@ def eager():
 @pytest.fixture
 def begun(monkeypatch):
     """A function that calls another one, which runs a training, up to its first update: the Trainer."""
-    from bert_tf.training.loop import Trainer
+    from bert_tf.training.loop import Loop
     from tests.training.small import Stop
 
     def begin(start, *arguments, **settings):
-        def run(trainer, *_, **__):
-            trainers.append(trainer)
+        def run(loop):
+            trainers.append(loop.trainer)
             raise Stop
 
         trainers = []
         with monkeypatch.context() as patch, pytest.raises(Stop):
-            patch.setattr(Trainer, "run", run)
+            patch.setattr(Loop, "run", run)
             start(*arguments, **settings)
         return trainers[0]
 

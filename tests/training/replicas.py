@@ -16,7 +16,7 @@ from bert_tf.training.phases import Input
 from bert_tf.training.strategy import create, is_chief
 from tests.training import several_fits
 from tests.training.processes import virtual_devices
-from tests.training.small import epochs, trainer, weights_of, with_nan
+from tests.training.small import epochs, loop_of, trainer, weights_of, with_nan
 
 CASES = {
     # Batches of 8 and 3 alternate, in four microbatches: one of those of the second is empty. The limit is so low that
@@ -50,7 +50,9 @@ def train(strategy, folder, case, **changes):
         scope, calibration = converted(rounded_forms(encoder)), batches(0).take(1)
     # So small that matrices are updated by the compiled program and biases by TensorFlow's kernel, as in large models.
     with unittest.mock.patch.object(optimizers, "_COMPILED", 256), scope:
-        history = trained.run([Input(batches)], os.path.join(folder, case), title=case, calibration=calibration)
+        history = loop_of(
+            trained, [Input(batches)], os.path.join(folder, case), case, calibration=lambda: calibration
+        ).run()
         measured = evaluation.evaluator(trained.task.objective, trained.model, epochs(examples=21)(0), strategy)()
     found = weights_of(trained) | {"loss_scale": trained.loss_scale.variable.numpy()}
     variables = {weight.path: weight for weight in trained.model.weights}

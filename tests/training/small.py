@@ -13,7 +13,8 @@ from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.tasks.objective import Objective
 from bert_tf.tasks.task import Task
 from bert_tf.text import Tokenizer
-from bert_tf.training.loop import Trainer
+from bert_tf.training.loop import Hooks, Loop
+from bert_tf.training.trainer import Trainer
 from tests import zoo
 from tests.zoo import LENGTH, VOCABULARY
 
@@ -138,6 +139,13 @@ def trainer(strategy=None, *, bert=True, dropout=0.0, dtype="float32", weights=3
         model = task.build(zoo.encoder(dtype=dtype, **shape) if bert else None)
     config = TrainConfig(**(settings | train)).check()
     return Trainer(task, model, config, strategy, total_steps, jit_compile=config.jit_compile == "on")
+
+
+def loop_of(trained, inputs, folder, title="test", **hooks):
+    """A Loop whose Hooks have these attributes and methods."""
+    around = Hooks(str(folder), title)
+    vars(around).update(hooks)
+    return Loop(trained, inputs, around)
 
 
 def weights_of(trained):

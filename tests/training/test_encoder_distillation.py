@@ -20,8 +20,10 @@ from bert_tf.report.terminal import plan_text
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.text import Tokenizer
 from bert_tf.training.runs import dry_run
-from bert_tf.training.runs.encoder_teacher import EncoderTeacher
+from bert_tf.training.runs.encoder_distillation import EncoderDistillationRun, distill_encoder
+from bert_tf.training.runs.finetuning import Start
 from bert_tf.training.runs.pretraining import pretrain
+from bert_tf.training.runs.run import Place
 from tests.errors import raises
 from tests.training.interrupted import stopped
 from tests.training.processes import finish, start
@@ -94,7 +96,7 @@ def config_of(corpora, objective, *, train=None, model=None, settings=None, **da
 
 def distil(corpora, model_dir, objective, teacher="teacher", strategy=STRATEGY, *, plan=False, **changes):
     config = config_of(corpora, objective, **changes)
-    return pretrain(config, str(model_dir), strategy, teacher=str(corpora / teacher), dry_run=plan)
+    return distill_encoder(config, str(model_dir), strategy, teacher=str(corpora / teacher), dry_run=plan)
 
 
 @pytest.fixture(scope="module", params=TRAINED)
@@ -163,7 +165,7 @@ def test_a_run_with_another_teacher_is_not_resumed(trained, corpora, tmp_path):
     write_teacher(tmp_path / "other", seed=1)
     config = config_of(corpora, objective)
     with raises(ConfigError, "inputs.teacher.weights", "choose another --model_dir"):
-        pretrain(config, str(tmp_path / "again"), STRATEGY, teacher=str(tmp_path / "other"))
+        distill_encoder(config, str(tmp_path / "again"), STRATEGY, teacher=str(tmp_path / "other"))
 
 
 def weights_of(model_dir):
@@ -261,13 +263,14 @@ def test_a_teacher_is_needed_must_exist_and_must_have_the_tokenizer(corpora, tmp
     with raises(ConfigError, "'minilm'", "needs a teacher", "bert_tf.distill --teacher=DIR"):
         pretrain(config, str(tmp_path / "model"), STRATEGY)
     with raises(DataError, "nowhere"):
-        pretrain(config, str(tmp_path / "model"), STRATEGY, teacher=str(corpora / "nowhere"))
+        distill_encoder(config, str(tmp_path / "model"), STRATEGY, teacher=str(corpora / "nowhere"))
     (tmp_path / "vocab.txt").write_text("\n".join([*WORDS[:-1], "other"]) + "\n")
     config.tokenizer = TokenizerConfig(vocab=str(tmp_path / "vocab.txt"))
     with raises(ConfigError, "another tokenizer", "teacher"):
-        pretrain(config, str(tmp_path / "model"), STRATEGY, teacher=str(corpora / "teacher"))
+        distill_encoder(config, str(tmp_path / "model"), STRATEGY, teacher=str(corpora / "teacher"))
     config.tokenizer = TokenizerConfig(vocab=str(corpora / "vocab.txt"))  # the same
-    assert EncoderTeacher(str(corpora / "teacher"), config).tokenizer.vocab == WORDS
+    place, teacher = Place(str(tmp_path / "model"), STRATEGY), Start.open(corpora / "teacher")
+    assert EncoderDistillationRun(config, place, teacher=teacher).tokenizer.vocab == WORDS
 
 
 if __name__ == "__main__":

@@ -12,14 +12,14 @@ from bert_tf.config import ClassificationConfig, FinetuneConfig, TrainConfig
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks import TASKS
 from bert_tf.text import Tokenizer
-from bert_tf.training.loop import Trainer
 from bert_tf.training.phases import Input
-from bert_tf.training.runs.runner import Runner
+from bert_tf.training.runs.run import Place, Run
 from bert_tf.training.state.run_manifest import AnotherRunError, RunManifest
 from bert_tf.training.strategy import create
+from bert_tf.training.trainer import Trainer
 from tests.errors import raises
 from tests.model.small import PIECES, small_config
-from tests.training.small import curve, difference, epochs, trainer, weights_of, with_nan
+from tests.training.small import curve, difference, epochs, loop_of, trainer, weights_of, with_nan
 from tests.training.state.test_input_state import FINE_TUNED, examples_of
 
 
@@ -27,7 +27,7 @@ def train(folder, batches=None, **settings):
     """Six updates with dropout, in calls of several: the Trainer and its History."""
     settings = {"dropout": 0.1, "total_steps": 6, "log_every": 2, "steps_per_call": 3} | settings
     trained = trainer(**settings)
-    return trained, trained.run([Input(batches or epochs())], str(folder), title="test")
+    return trained, loop_of(trained, [Input(batches or epochs())], str(folder)).run()
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,23 @@ def test_every_fine_tuning_task_compiles_for_batches_of_few_lengths(tmp_path, na
         config = TrainConfig(batch_size=8, steps=14, log_every=1, steps_per_call=7)  # a partial batch and a new epoch
         trained = Trainer(task, model, config, strategy, config.steps, jit_compile=compiled)
         source = Input(lambda epoch: batches(epoch, compiled))
-        points = trained.run([source], str(tmp_path / str(compiled)), title=name).points
+        points = loop_of(trained, [source], str(tmp_path / str(compiled)), name).run().points
         return [point["loss"] for point in points]
 
     np.testing.assert_allclose(losses(True), losses(False), rtol=1e-4)
 
 
 def test_the_choice_is_recorded_and_a_resumed_run_keeps_it(tmp_path):
+    class Nothing(Run):
+        program = "finetune"
+
+        def build_encoder(self): ...
+
+        def evaluations(self, model): ...
+
     def runner(choice):
         config = FinetuneConfig(ClassificationConfig(), train=TrainConfig(jit_compile=choice))
-        return Runner("finetune", config, str(tmp_path), create("one_device"), {}, accept_config_change=False)
+        return Nothing(config, Place(str(tmp_path), create("one_device")), {}, {})
 
     assert not runner("auto").jit_compile  # on a CPU
     on = runner("on")

@@ -5,7 +5,7 @@ import tensorflow as tf
 from bert_tf.training.phases import Input
 from bert_tf.training.step import LossScale
 from tests.model.small import multiplies_float16
-from tests.training.small import epochs, trainer, with_nan
+from tests.training.small import epochs, loop_of, trainer, with_nan
 
 
 def scale(dtype="mixed_float16", growth=3):
@@ -50,10 +50,10 @@ def test_other_formats_have_no_scale(dtype):
 def test_an_overflow_halves_the_scale_and_training_continues_and_both_are_in_the_checkpoint(tmp_path):
     settings = {"dtype": "mixed_float16", "total_steps": 5, "loss_scale_growth": 3}
     trained = trainer(**settings)
-    trained.run([Input(with_nan(epochs(), [3]))], str(tmp_path), title="test")
+    loop_of(trained, [Input(with_nan(epochs(), [3]))], str(tmp_path)).run()
     assert trained.loss_scale.variable.numpy().tolist() == [2.0**15, 1.0]  # doubled, halved, one update since
 
     again = trainer(**settings, weights=99)
-    again.run([Input(epochs())], str(tmp_path), title="test")
+    loop_of(again, [Input(epochs())], str(tmp_path)).run()
     assert again.loss_scale.variable.numpy().tolist() == [2.0**15, 1.0]
     assert int(again.optimizer.slots["updates"]) == 4

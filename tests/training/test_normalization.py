@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.training.phases import Input
-from tests.training.small import epochs, trainer, with_nan
+from tests.training.small import epochs, loop_of, trainer, with_nan
 from tests.zoo import VOCABULARY
 
 MICROBATCHES = 4
@@ -80,12 +80,10 @@ def test_the_gradient_is_normalised_reduced_and_clipped_as_configured(normalizat
 def test_an_empty_or_non_finite_micro_batch_may_be_clipped_alone(tmp_path):
     settings = {"recipe": "google", "accumulation": MICROBATCHES, "log_every": 1}
     trained = trainer(bert=False, total_steps=4, **settings)
-    history = trained.run(
-        [Input(epochs(examples=9))], str(tmp_path / "empty"), title="test"
-    )  # 9: a batch of 8 and one of 1
+    history = loop_of(trained, [Input(epochs(examples=9))], tmp_path / "empty").run()  # a batch of 8 and one of 1
     assert all(np.isfinite(point["loss"]) for point in history.points)
     assert int(trained.optimizer.slots["updates"]) == 4
 
     trained = trainer(bert=False, total_steps=4, **settings)
-    trained.run([Input(with_nan(epochs(), [1], first_row=7))], str(tmp_path / "nan"), title="test")
+    loop_of(trained, [Input(with_nan(epochs(), [1], first_row=7))], str(tmp_path / "nan")).run()
     assert int(trained.optimizer.slots["updates"]) == 3  # NaN in one micro-batch is not clipped to something finite

@@ -12,7 +12,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.training import phases, schedules
 from bert_tf.training.phases import Input
 from tests.errors import raises
-from tests.training.small import Stop, curve, epochs, trainer, weights_of
+from tests.training.small import Stop, curve, epochs, loop_of, trainer, weights_of
 
 
 def ramp(**last):
@@ -37,7 +37,7 @@ def train(folder, phases=None, total_steps=20, evaluate=None, sizes=(4, 8, 16), 
         return lambda epoch: epochs(size)(epoch).map(note)
 
     inputs = [Input(batches(size) if evaluate is None else epochs(size), evaluate=evaluate) for size in sizes]
-    history = trained.run(inputs, str(folder), title="test", evaluate_every=0 if evaluate is None else 4)
+    history = loop_of(trained, inputs, folder, evaluate_every=0 if evaluate is None else 4).run()
     return trained, history, seen
 
 
@@ -60,12 +60,12 @@ def test_a_phase_equals_a_run_with_its_settings_from_the_weights_of_the_previous
     whole, _, _ = train(tmp_path / "whole", two, sizes=(8, 16), **settings)
 
     first = trainer(bert=False, total_steps=10, **settings)
-    first.run([Input(epochs(8))], str(tmp_path / "first"), title="test")
+    loop_of(first, [Input(epochs(8))], str(tmp_path / "first")).run()
     second = trainer(bert=False, total_steps=10, batch_size=16, **settings)
     for path, value in weights_of(first).items():
         own = {weight.path: weight for weight in second.model.weights} | second.optimizer.slots
         own[path].assign(value)
-    second.run([Input(lambda epoch: epochs(16)(epoch + 1))], str(tmp_path / "second"), title="test")
+    loop_of(second, [Input(lambda epoch: epochs(16)(epoch + 1))], str(tmp_path / "second")).run()
 
     for path, value in weights_of(second).items():
         np.testing.assert_allclose(weights_of(whole)[path], value, rtol=1e-4, atol=1e-7)

@@ -18,7 +18,7 @@ from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.tasks.replaced_tokens import Electra, ReplacedTokenDetection
 from bert_tf.tasks.span_boundary import SpanBoundary
 from bert_tf.text import Tokenizer
-from bert_tf.training.loop import Trainer
+from bert_tf.training.loop import Loop
 from bert_tf.training.runs.pretraining import pretrain, pretraining_task
 from tests.errors import raises
 from tests.model.small import features
@@ -190,7 +190,7 @@ def test_files_of_others_where_the_generator_will_be_are_refused_before_the_trai
     shutil.copy(model_dir / "run.json", tmp_path)
     (tmp_path / "generator").mkdir()
     (tmp_path / "generator" / "notes.txt").touch()
-    with mock.patch.object(Trainer, "run") as training, raises(ConfigError, "generator", "notes.txt"):
+    with mock.patch.object(Loop, "run") as training, raises(ConfigError, "generator", "notes.txt"):
         run(corpora, tmp_path, **data)
     training.assert_not_called()
 

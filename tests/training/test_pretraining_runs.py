@@ -251,7 +251,7 @@ def test_a_file_cannot_be_used_for_training_and_validation(tmp_path):
     config = FinetuneConfig(task=ClassificationConfig(), data=ExampleData(), train=TRAIN)
     for place in ("train.tsv", "-"):
         with raises(ConfigError, "train.tsv", "dev.tsv"):
-            finetuning.source_of(config, str(tmp_path / place) if place != "-" else place)
+            finetuning.source_of(config.data, config.task, str(tmp_path / place) if place != "-" else place)
 
 
 def test_a_folder_without_a_model_is_refused(finetune, tmp_path):

@@ -17,11 +17,11 @@ from bert_tf.config import TrainConfig
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
-from bert_tf.training.loop import Trainer
 from bert_tf.training.phases import Input
+from bert_tf.training.trainer import Trainer
 from tests.model.numpy_bert import tensors_of
 from tests.model.small import randomize, small_config
-from tests.training.small import features
+from tests.training.small import features, loop_of
 from tests.zoo import LENGTH, VOCABULARY
 
 BATCH, HIDDEN, PEAK = 8, 32, 1e-3
@@ -56,7 +56,7 @@ def train(name, activation, steps, folder):
     )  # fmt: skip
     trainer = Trainer(task, model, settings, tf.distribute.OneDeviceStrategy("/cpu:0"), steps)
     batches = tf.data.Dataset.from_tensor_slices(data(steps))
-    history = trainer.run([Input(lambda epoch: batches)], str(folder), title="test")
+    history = loop_of(trainer, [Input(lambda epoch: batches)], str(folder)).run()
     found = {"weights": tensors_of(model, HIDDEN)}
     for slot in "mv":
         values = [

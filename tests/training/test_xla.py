@@ -20,8 +20,8 @@ from bert_tf.inputs.corpus.dataset import pretraining_dataset
 from bert_tf.inputs.masking import Masker
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.text import Tokenizer
-from bert_tf.training.loop import Trainer
 from bert_tf.training.runs.pretraining import pretraining_task
+from bert_tf.training.trainer import Trainer
 from tests.training.small import difference, weights_of
 
 LENGTH, BATCH, STEPS = 32, 4, 2

@@ -164,4 +164,4 @@ def _tensor(tensor: Any, name: str, file: str) -> Tensor:
         values = values.view(torch.int16) if dtype == "bfloat16" else values  # PyTorch's numpy() has no bfloat16
         return values.numpy(force=True).view(dtype)
 
-    return Tensor(tuple(tensor.shape), dtype, read, name)
+    return Tensor(tuple(tensor.shape), dtype, read, name, lasting=True)  # in memory, or mapped

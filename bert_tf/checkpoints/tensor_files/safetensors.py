@@ -8,6 +8,7 @@ import contextlib
 import functools
 import json
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypedDict
 
@@ -26,6 +27,19 @@ _CHECKSUM = "crc32:"  # before the name of a tensor
 _LENGTH = 8  # bytes of the number before the header
 
 
+class _OpenFile:
+    """A file that stays open, and so can be read when another one has its path, or none.
+
+    Its pages are mapped only while a tensor is read: mapped for longer they would count as memory of the process.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, descriptor)
+        self.path = f"/dev/fd/{descriptor}"
+
+
 class _Index(TypedDict):
     weight_map: dict[str, str]  # tensor -> file
 
@@ -33,21 +47,27 @@ class _Index(TypedDict):
 def open_tensors(file: str) -> dict[str, Tensor]:
     """The tensors of a .safetensors file by name."""
     tensors: dict[str, Tensor] = {}
-    with _opened(file) as opened:
+    check_file(file)
+    try:
+        stays = _OpenFile(file)
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror}; expected a safetensors file") from None
+    with _opened(stays.path, file) as opened:
         checksums = opened.metadata() or {}
         for name in opened.keys():  # noqa: SIM118
             part = opened.get_slice(name)
             dtype = part.get_dtype()
             if dtype not in _NAMES:
                 raise DataError(f"{file}: {name} has the type {dtype}; expected one of {', '.join(_NAMES)}")
-            read = functools.partial(_read, file, name, checksums.get(_CHECKSUM + name))
-            tensors[name] = Tensor(tuple(part.get_shape()), _NAMES[dtype], read, name)
+            read = functools.partial(_read, stays, name, checksums.get(_CHECKSUM + name))
+            tensors[name] = Tensor(tuple(part.get_shape()), _NAMES[dtype], read, name, lasting=True)
     return tensors
 
 
 def metadata(file: str) -> dict[str, str]:
     """The metadata of a .safetensors file."""
-    with _opened(file) as tensors:
+    check_file(file)
+    with _opened(file, file) as tensors:
         return tensors.metadata() or {}
 
 
@@ -117,22 +137,22 @@ def _bytes_of(array: Array) -> memoryview:
 
 
 @contextlib.contextmanager
-def _opened(file: str) -> Iterator[Any]:
-    check_file(file)
+def _opened(path: str, name: str) -> Iterator[Any]:
+    """The tensors of a file, which is called `name` in errors."""
     try:
-        with safe_open(file, framework="numpy") as tensors:
+        with safe_open(path, framework="numpy") as tensors:
             yield tensors
     except (SafetensorError, OSError) as error:
-        raise DataError(f"{file} cannot be read: {error}; expected a safetensors file") from None
+        reason = str(error).replace(path, name)
+        raise DataError(f"{name} cannot be read: {reason}; expected a safetensors file") from None
 
 
-def _read(file: str, name: str, expected: str | None) -> Array:
-    # The file is opened for each tensor: pages read through an open file stay mapped and count as memory.
-    with _opened(file) as tensors:
+def _read(file: _OpenFile, name: str, expected: str | None) -> Array:
+    with _opened(file.path, file.name) as tensors:
         values: Array = tensors.get_tensor(name)
     if expected is not None and (found := checksum(_bytes_of(values))) != expected:
         raise DataError(
-            f"{file}: {name} is damaged (CRC-32 {found}, expected {expected}); get or make the file again; if another "
-            f"program changed its values, it must leave out {_CHECKSUM + name!r} in the metadata"
+            f"{file.name}: {name} is damaged (CRC-32 {found}, expected {expected}); get or make the file again; if "
+            f"another program changed its values, it must leave out {_CHECKSUM + name!r} in the metadata"
         )
     return values

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -18,7 +19,7 @@ from bert_tf.metrics.statistics import mean_and_deviation
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.finetuning import finetune
 from bert_tf.training.runs.pretraining import pretrain
-from bert_tf.training.runs.runner import isolated_session
+from bert_tf.training.runs.stage import stage
 from bert_tf.training.state.run_manifest import remedy
 from bert_tf.types import Json
 
@@ -122,10 +123,10 @@ def ablate(
             pretraining = _pretraining(recipe.pretraining, variant, size, vocab, seed, smoke)
             finetuning = _finetuning(recipe.finetuning, variant, seed, smoke)
             with remedy("choose another --output_dir"):
-                with isolated_session():
-                    before = pretrain(pretraining, pretrained, strategy, reporter=reporter)
-                with isolated_session():
-                    after = finetune(finetuning, recipe.data_dir, pretrained, end, strategy, reporter=reporter)
+                make = partial(pretrain, pretraining, pretrained, strategy, reporter=reporter)
+                before = stage(pretrained, (), make)
+                make = partial(finetune, finetuning, recipe.data_dir, pretrained, end, strategy, reporter=reporter)
+                after = stage(end, (), make)
             losses.append(before["final"]["loss"])
             accuracies.append(after["final"]["accuracy"])
         mean, deviation = mean_and_deviation(accuracies)

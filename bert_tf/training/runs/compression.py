@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from bert_tf.checkpoints import directory
-from bert_tf.config import FinetuneConfig, to_dict
+from bert_tf.config import to_dict
 from bert_tf.config.values import fitting
 from bert_tf.errors import ConfigError, DataError, UnsuitedError
 from bert_tf.files import check_output, here_or_bundled, write_json
@@ -24,7 +24,8 @@ from bert_tf.training.evaluation import Split, evenly_spaced
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.compression_steps import STEPS, Job, Step
 from bert_tf.training.runs.finetuning import source_of
-from bert_tf.training.runs.runner import DivergedError, isolated_session, results_of
+from bert_tf.training.runs.run import DivergedError
+from bert_tf.training.runs.stage import isolated_session, stage
 from bert_tf.training.state.run_manifest import AnotherRunError, RunManifest, remedy
 from bert_tf.types import Json
 
@@ -121,7 +122,7 @@ def compress(
     target.check()
     texts = here_or_bundled(texts)
     check_output(output_dir, directory=True, inputs=directory.files_of(model_dir))
-    source = source_of(FinetuneConfig(task=task.config, data=task.data), data_dir)
+    source = source_of(task.data, task.config, data_dir)
     split = Split(source, "validation")
     split.prepare(task)
     predictions.check(task, split.examples)
@@ -198,19 +199,21 @@ def _key(threads: int) -> str:
 
 def _done(job: Job, step: Step, folder: str, start: str, split: Split, timed: Sequence[Any]) -> Json:
     """The result of a step, which is made unless it is there."""
-    row = results_of(folder, *_MEASURED, "note", "parameters")
     model, export = os.path.join(folder, "model") if step.make else start, os.path.join(folder, "export")
-    if not row:
+
+    def make() -> Json:
         note = ""
         if step.make:
             with isolated_session():
                 note = step.make(job, start, model)
-        with isolated_session():
-            shutil.rmtree(export, ignore_errors=True)  # of a run that was killed
-            version = export_run(model, export, optimize=step.optimize).path
-            row = {"name": step.name, "title": step.title, "note": note, **measured(job.task, version, split, timed)}
+        shutil.rmtree(export, ignore_errors=True)  # of a run that was killed
+        version = export_run(model, export, optimize=step.optimize).path
+        row = {"name": step.name, "title": step.title, "note": note, **measured(job.task, version, split, timed)}
         row["parameters"] = sum(tensor.size for tensor in directory.read(model).tensors.values())
         write_json(os.path.join(folder, "results.json"), row)
+        return row
+
+    row = stage(folder, (*_MEASURED, "note", "parameters"), make)
     return row | {"model": model, "export": predictions.find_version(export)}
 
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypedDict
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints import adapt, directory
+from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.student import check_smaller, copy_words
 from bert_tf.config import (
     BertConfig,
@@ -32,10 +34,11 @@ from bert_tf.tasks import FineTuningTask
 from bert_tf.text import BaseTokenizer, Tokenizer, learn_vocabulary, write_vocabulary
 from bert_tf.text.learning import read_lines
 from bert_tf.training.reporter import SILENT, Reporter
-from bert_tf.training.runs.finetuning import finetune
-from bert_tf.training.runs.pretraining import pretrain
+from bert_tf.training.runs.pretraining import PretrainingRun
 from bert_tf.training.runs.pruning import prune_model
-from bert_tf.training.runs.runner import isolated_session, results_of
+from bert_tf.training.runs.run import Place
+from bert_tf.training.runs.stage import isolated_session, stage
+from bert_tf.training.runs.task_distillation import distill
 from bert_tf.types import Json
 
 _CHUNK = 4096  # examples at a time
@@ -170,7 +173,7 @@ def _shrink(job: Job, start: str, path: str) -> str:
 def _distil(job: Job, start: str, path: str, train: TrainConfig, size: str = "", init: str = "") -> str:
     settings = TaskDistillation(size=size, texts=os.path.abspath(job.texts) if job.texts else "")
     config = FinetuneConfig(task=job.task.config, data=job.task.data, distillation=settings, train=train)
-    finetune(config, job.data_dir, init, path, job.strategy, teacher=start, reporter=job.reporter)
+    distill(config, job.data_dir, init, path, job.strategy, teacher=start, reporter=job.reporter)
     return ""
 
 
@@ -191,9 +194,13 @@ def _pretrain_and_distil(job: Job, start: str, path: str) -> str:
     model = dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size)
     check_smaller(model, teacher.config, start)
     train = TrainConfig(batch_size=64, epochs=5, learning_rate=3e-4)  # as in docs/small/index.md, for larger batches
-    if not results_of(encoder):
+
+    def run() -> _Student:
+        return _Student(config, Place(encoder, job.strategy, reporter=job.reporter), teacher)
+
+    def pretrain() -> Json:
         with isolated_session():
-            seconds = pretrain(config, encoder, job.strategy, dry_run=True)["seconds"]
+            seconds = run().dry_run()["seconds"]
         # An epoch of the distillation takes as long as a pass of the pre-training, or less: it predicts no words. The
         # teacher reads each text once, and forwards alone, which is a third of the work.
         read = train.epochs + layer_weights(teacher.config) / layer_weights(model) / 3
@@ -203,15 +210,21 @@ def _pretrain_and_distil(job: Job, start: str, path: str) -> str:
             f"{first:,} minutes, and then the distillation about {second:,}; without --texts this step is left out",
             flush=True,
         )
-    with isolated_session():
-        pretrain(
-            config,
-            encoder,
-            job.strategy,
-            initialize=lambda model: copy_words(teacher, model, tokenizer),
-            reporter=job.reporter,
-        )
+        return run().run()
+
+    stage(encoder, ("steps",), pretrain)
     return _distil(job, start, path, train, init=encoder)
+
+
+class _Student(PretrainingRun):
+    """Pre-trains a student that starts with the words of a teacher."""
+
+    def __init__(self, config: PretrainConfig, place: Place, teacher: Checkpoint) -> None:
+        super().__init__(config, place)
+        self._teacher = teacher
+
+    def initialize(self, model: keras.Model) -> None:
+        copy_words(self._teacher, model, self.tokenizer)
 
 
 def _pretraining(job: Job, theirs: BaseTokenizer, folder: str) -> tuple[PretrainConfig, BaseTokenizer, float]:

@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -29,153 +31,240 @@ from bert_tf.tasks.task import Task
 from bert_tf.text import BaseTokenizer, open_tokenizer
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.phases import Input, split
-from bert_tf.training.reporter import SILENT, Reporter
-from bert_tf.training.runs.dry_run import languages_read, rows_per_epoch
-from bert_tf.training.runs.encoder_teacher import EncoderTeacher
-from bert_tf.training.runs.runner import Runner, expect
-from bert_tf.training.speed import pretraining_flops
-from bert_tf.training.strategy import is_chief
+from bert_tf.training.runs import dry_run
+from bert_tf.training.runs.run import Place, Run, expect
+from bert_tf.training.speed import peak_flops, pretraining_flops
+from bert_tf.training.strategy import is_chief, parallel_parts
 from bert_tf.types import Json, Metrics
 
 # Pairs of validation text per evaluation during pre-training; always the same ones.
 _VALIDATION_PAIRS = 1024
 
 
-def pretrain(
-    config: PretrainConfig,
-    model_dir: str,
-    strategy: tf.distribute.Strategy,
-    *,
-    teacher: str = "",
-    accept_config_change: bool = False,
-    initialize: Callable[[keras.Model], None] | None = None,
-    reporter: Reporter = SILENT,
-    dry_run: bool = False,
-) -> Json:
+class PretrainingRun(Run):
     """Pre-trains from raw text or prepared shards.
 
     Args:
-        teacher: checkpoint for `bert_tf.load` from which the encoder learns, for the objectives of
-            `config.distillation`, with its tokenizer; "" for the others.
-        model_dir: gets the model, checkpoints, history and results.json; an interrupted run is resumed.
-        accept_config_change: whether an interrupted run may resume with settings that change its result.
-        initialize: called with the new model, to assign some of its variables; without a teacher.
-        reporter: gets the curves.
+        config: of the run.
+        place: where it trains.
+        files: further paths, to be recorded.
+    """
+
+    program = "pretrain"
+
+    def __init__(self, config: PretrainConfig, place: Place, **files: str) -> None:
+        expect(config, PretrainConfig)
+        config.check()
+        self.config = config
+        self._check()
+        # Raises errors before the corpus is read.
+        self._parts = split(config.train, config.train.steps, place.strategy.num_replicas_in_sync)
+        self._files = self._find(config.data.languages or config.input, "data.languages")
+        validation_files = self._find(config.validation, "validation")
+        self.tokenizer = self.open_tokenizer()
+        # Data settings and batch size of each phase.
+        self._phases = [
+            (config.data.in_phase(phase), config.train.in_phase(phase).batch_size) for phase in config.train.phases
+        ] or [(config.data, config.train.batch_size)]
+        self.longest = max(data.max_length for data, _ in self._phases)
+        self.model_config = _model_config(config, self.tokenizer, self.longest, self.vocabulary)
+        self.check_model()
+        self._corpus, warnings = checked_corpus(self._files, self.tokenizer, self._phases[0][0])
+        self._validation = (
+            checked_corpus(validation_files, self.tokenizer, config.data)[0] if validation_files else None
+        )
+        for name, warning in warnings if is_chief(place.strategy) else ():
+            print(f"{name or config.input}: {warning}")
+        identity = {
+            "input": _contents(self._files),
+            "tokenizer": tokenizer_identity(self.tokenizer)["fingerprint"],
+        }
+        if validation_files:
+            identity["validation"] = _contents(validation_files)
+        super().__init__(config, place, identity, files, few_shapes=config.data.length_multiple is None)
+        self.choose_rate(PRETRAINING_RATE, self.model_config.hidden_size)
+        self._read_from = config.data.languages or config.input
+        self.total_steps, self.evaluate_every = config.train.steps, config.train.evaluate_every
+        self.languages = [language.name for language in self._corpus.languages]
+        self.task = self.make_task()
+        self.inputs = [self._input(data, batch_size) for data, batch_size in self._phases]
+
+    def _check(self) -> None:
+        """Raises ConfigError for settings that cannot be trained."""
+        config = self.config
+        if not (config.input or config.data.languages):
+            raise ConfigError("input is empty; name the text to train on, e.g. --config.input='corpus/*.txt.gz'")
+        if not config.train.steps:
+            raise ConfigError("train.steps is 0; set the number of updates, e.g. --config.train.steps=100000")
+        if config.train.seeds != 1:
+            raise ConfigError(
+                f"train.seeds is {config.train.seeds}, but only fine-tuning takes the best of several runs; set it to 1"
+            )
+        self.check_objective(config.data.objective)
+        if config.train.quantization != "none":
+            raise ConfigError(
+                f"train.quantization is {config.train.quantization!r}, but only fine-tuning learns to make up for an "
+                "export's rounding; set it to 'none'"
+            )
+
+    def check_objective(self, objective: str) -> None:
+        """Raises ConfigError for an objective of another kind of run."""
+        if objective in OBJECTIVES:
+            raise ConfigError(
+                f"data.objective is {objective!r}, which needs a teacher: python -m bert_tf.distill "
+                "--teacher=DIR, with the same config"
+            )
+
+    def open_tokenizer(self) -> BaseTokenizer:
+        """The tokenizer of the model."""
+        return open_tokenizer(self.config.tokenizer.vocab, self.config.tokenizer)
+
+    @property
+    def vocabulary(self) -> str:
+        """Where the tokenizer comes from, for messages."""
+        return self.config.tokenizer.vocab
+
+    def check_model(self) -> None:
+        """Raises ConfigError for an architecture that this run cannot train."""
+
+    def make_task(self) -> Task:
+        """The task of the objective."""
+        most = max(data.max_predictions for data, _ in self._phases)
+        return pretraining_task(self.config.data, self.tokenizer, self.longest, most, self.languages)
+
+    def row_flops(self, data: PretrainingData) -> Callable[[float], float]:
+        """The `row_flops` of the `Input` of a phase."""
+        # In packed rows including the unused slots (`packed_rows.join_rows`).
+        pairs = most_pairs(data.max_length, self.tokenizer.specials(pairs=True)) if data.pack else 1
+        pooled = 0 if data.pairs == "none" else pairs
+        return functools.partial(pretraining_flops, config=self.model_config, data=data, pooled=pooled)
+
+    def build_encoder(self) -> BertEncoder:
+        return BertEncoder(self.model_config, dtype=self.dtype, packed=self.config.data.shares_rows)
+
+    def evaluations(self, model: keras.Model) -> Sequence[Callable[[], Metrics] | None]:
+        if not self._validation:
+            return [None] * len(self._phases)
+        batches = [
+            _validation_batches(self._validation._replace(data=data), self.languages, batch_size, self.train.seed)
+            for data, batch_size in self._phases
+        ]
+        return [
+            evaluator(self.task.objective, model, own, self.strategy, source.prepare)
+            for own, source in zip(batches, self.inputs, strict=True)
+        ]
+
+    def run(self) -> Json:
+        with reading(self._read_from):
+            return super().run()
+
+    def finish(self, results: Json) -> None:
+        if self._corpus.languages:
+            results["languages"] = _by_language(self._corpus.languages, results)
+
+    def dry_run(self) -> Json:
+        """Trains a few updates to measure their cost; writes nothing.
+
+        Returns:
+            "parameters", from `dry_run.parameters`; "memory", bytes of one replica by use; "phases", a list of dicts:
+            steps, batch_size, length, rows of an epoch and rows_from (how they were counted), flops and seconds of an
+            update and of_peak (MFU); "examples", from `dry_run.examples`; "seconds", the time of all updates; and of
+            several languages "languages", from `dry_run.languages_read`.
+        """
+        with reading(self._read_from):
+            epochs = [dry_run.rows_per_epoch(self._corpus, source.batches(0)) for source in self.inputs]
+            plan = self._plan(epochs)
+            if self.languages:
+                rows = [(part.end - part.first) * part.config.batch_size for part in self._parts]
+                read = sum(count / whole for count, (whole, _) in zip(rows, epochs, strict=True))
+                plan["languages"] = dry_run.languages_read(self._corpus.languages, read)
+            return plan
+
+    def _plan(self, epochs: Sequence[tuple[int, str]]) -> Json:
+        """The result of `dry_run` without languages; `epochs` are from `rows_per_epoch`, one per phase."""
+        before = dry_run.peak_bytes()
+        trainer, _ = self.trainer()
+        model, works = trainer.model, trainer.work(self.inputs)
+        costs, kept = [], []
+        for number, (work, source) in enumerate(zip(works, self.inputs, strict=True)):
+            seconds, length = trainer.benchmark(number, source, dry_run.STEPS)
+            costs.append((work, seconds, work.flops(length) / seconds))
+        grown = dry_run.peak_bytes() - before
+        most = peak_flops(self.strategy, self.dtype)
+        objective, remat = self.task.objective, self.train.remat
+        firsts = [next(iter(source.batches(0))) for source in self.inputs]
+        for work, source, phase, first in zip(works, self.inputs, trainer.phases, firsts, strict=True):
+            rows = work.batch_size // self.strategy.num_replicas_in_sync // phase.config.accumulation
+            microbatch = {name: value[:rows] for name, value in first.items()}
+            kept.append(dry_run.kept_bytes(objective, model, source.prepare(microbatch), remat=remat))
+        size = 4 * model.count_params()
+        parts = parallel_parts(self.strategy)
+        gradients = size if parts == 1 else (parts + 1) * size  # those of each part, and their sum
+        memory = {"weights": size, "gradients": gradients, "moments": 2 * size, "kept for the backward pass": max(kept)}
+        if objective.teacher_size:
+            memory["weights of the teacher"] = 4 * objective.teacher_size
+        memory |= {"total": sum(memory.values()), "measured in training": grown}
+        masked, swapped = self.inputs[0].prepare(firsts[0]), self.config.data.pairs == "sop"
+        examples = dry_run.examples(firsts[0], masked, self.tokenizer, swapped=swapped)
+        return {
+            "parameters": dry_run.parameters(model),
+            "memory": memory,
+            "phases": [
+                {
+                    "steps": work.steps,
+                    "batch_size": work.batch_size,
+                    "length": work.length,
+                    "rows": rows,
+                    "rows_from": source,
+                    "flops": work.flops(),
+                    "seconds": seconds,
+                    "of_peak": flops / most,
+                }
+                for (work, seconds, flops), (rows, source) in zip(costs, epochs, strict=True)
+            ],
+            "examples": list(itertools.islice(examples, dry_run.EXAMPLES)),
+            "seconds": sum(work.steps * seconds for work, seconds, _ in costs),
+        }
+
+    def _find(self, text: str, where: str) -> dict[str, list[str]]:
+        """The files of each language or, of a config without languages, {"": files}; {} if `text` is empty."""
+        if not text:
+            return {}
+        named = named_corpora(text, where) if self.config.data.languages else {"": text}
+        return {name: find_corpus(patterns) for name, patterns in named.items()}
+
+    def _input(self, data: PretrainingData, batch_size: int) -> Input:
+        """The training data of a phase."""
+        corpus, seed = self._corpus._replace(data=data), self.train.seed
+        contents = self.record["inputs"]["input"]
+
+        def make(epoch: tf.Tensor | int, shard: tuple[int, int] | None = None) -> tf.data.Dataset:
+            return pretraining_dataset(corpus, seed=seed, epoch=epoch, batch_size=batch_size, shard=shard)
+
+        source = Input(
+            through_service(make, data.service, data.service_workers) if data.service else make,
+            length=data.max_length,
+            row_flops=self.row_flops(data),
+            check=functools.partial(_check_unchanged, self._files, contents),
+        )
+        return source._replace(prepare=Masker(data, corpus.tokenizer).in_step()) if data.mask_on == "device" else source
+
+
+def pretrain(
+    config: PretrainConfig, model_dir: str, strategy: tf.distribute.Strategy, *, dry_run: bool = False, **how: Any
+) -> Json:
+    """Pre-trains a model.
+
+    Args:
+        config: of the run.
+        model_dir, strategy, how: fields of `Place`.
         dry_run: trains a few updates to measure their cost and writes nothing.
 
     Returns:
-        The contents of results.json; for a dry run, "plan", a text, and "seconds", the time of all updates.
-
-    Raises:
-        Interrupted: as `Trainer.run`.
+        The contents of results.json; for a dry run, the result of `PretrainingRun.dry_run`.
     """
-    expect(config, PretrainConfig)
-    config.check()
-    if not (config.input or config.data.languages):
-        raise ConfigError("input is empty; name the text to train on, e.g. --config.input='corpus/*.txt.gz'")
-    if not config.train.steps:
-        raise ConfigError("train.steps is 0; set the number of updates, e.g. --config.train.steps=100000")
-    if config.train.seeds != 1:
-        raise ConfigError(
-            f"train.seeds is {config.train.seeds}, but only fine-tuning takes the best of several runs; set it to 1"
-        )
-    if config.data.objective in OBJECTIVES and not teacher:
-        raise ConfigError(
-            f"data.objective is {config.data.objective!r}, which needs a teacher: python -m bert_tf.distill "
-            "--teacher=DIR, with the same config"
-        )
-    if config.train.quantization != "none":
-        raise ConfigError(
-            f"train.quantization is {config.train.quantization!r}, but only fine-tuning learns to make up for an "
-            "export's rounding; set it to 'none'"
-        )
-    # Raises errors before the corpus is read.
-    parts = split(config.train, config.train.steps, strategy.num_replicas_in_sync)
-    files = _find(config.data.languages or config.input, "data.languages", config)
-    validation_files = _find(config.validation, "validation", config)
-    larger = EncoderTeacher(teacher, config) if teacher else None
-    tokenizer = larger.tokenizer if larger else open_tokenizer(config.tokenizer.vocab, config.tokenizer)
-    # Data settings and batch size of each phase.
-    phases = [
-        (config.data.in_phase(phase), config.train.in_phase(phase).batch_size) for phase in config.train.phases
-    ] or [(config.data, config.train.batch_size)]
-    longest = max(data.max_length for data, _ in phases)
-    model_config = _model_config(config, tokenizer, longest, teacher or config.tokenizer.vocab)
-    if larger:
-        larger.check(model_config, longest)
-    corpus, warnings = checked_corpus(files, tokenizer, phases[0][0])
-    validation = checked_corpus(validation_files, tokenizer, config.data)[0] if validation_files else None
-    for name, warning in warnings if is_chief(strategy) else ():
-        print(f"{name or config.input}: {warning}")
-    identity = {"input": _contents(files), "tokenizer": tokenizer_identity(tokenizer)["fingerprint"]}
-    if validation:
-        identity["validation"] = _contents(validation_files)
-    runner = Runner(
-        "distill" if larger else "pretrain",
-        config,
-        model_dir,
-        strategy,
-        identity,
-        accept_config_change,
-        reporter=reporter,
-        few_shapes=config.data.length_multiple is None,
-        **({"teacher": teacher} if larger else {}),
-    )
-    runner.choose_rate(PRETRAINING_RATE, model_config.hidden_size)
-    seed = config.train.seed
-    languages = [language.name for language in corpus.languages]
-    task: Task
-    if larger:
-        task, identity["teacher"] = larger.task(model_config, longest, languages, runner.dtype, strategy)
-    else:
-        most = max(data.max_predictions for data, _ in phases)
-        task = pretraining_task(config.data, tokenizer, longest, most, languages)
-    check = functools.partial(_check_unchanged, files, identity["input"])
-    inputs = [
-        _training_input(
-            corpus._replace(data=data),
-            batch_size,
-            seed,
-            larger.row_flops(model_config, data) if larger else _row_flops(model_config, corpus, data),
-        )._replace(check=check)
-        for data, batch_size in phases
-    ]
-
-    def make_encoder() -> BertEncoder:
-        return BertEncoder(model_config, dtype=runner.dtype, packed=config.data.shares_rows)
-
-    def evaluations(model: keras.Model) -> list[Callable[[], Metrics] | None]:
-        if not validation:
-            return [None] * len(phases)
-        batches = [
-            _validation_batches(validation._replace(data=data), languages, batch_size, seed)
-            for data, batch_size in phases
-        ]
-        return [
-            evaluator(task.objective, model, own, strategy, source.prepare)
-            for own, source in zip(batches, inputs, strict=True)
-        ]
-
-    with reading(config.data.languages or config.input):
-        if dry_run:
-            epochs = [rows_per_epoch(corpus, source.batches(0)) for source in inputs]
-            swapped = config.data.pairs == "sop"
-            plan = runner.dry_run(task, make_encoder, config.train.steps, inputs, epochs, swapped=swapped)
-            if languages:
-                rows = [(part.end - part.first) * part.config.batch_size for part in parts]
-                read = sum(count / whole for count, (whole, _) in zip(rows, epochs, strict=True))
-                plan["languages"] = languages_read(corpus.languages, read)
-            return plan
-        return runner.fit(
-            task,
-            make_encoder,
-            config.train.steps,
-            inputs,
-            evaluations,
-            config.train.evaluate_every,
-            initialize=larger.initialize if larger else initialize,
-            finish=functools.partial(_add_languages, corpus.languages),
-        )
+    run = PretrainingRun(config, Place(model_dir, strategy, **how))
+    return run.dry_run() if dry_run else run.run()
 
 
 def pretraining_task(
@@ -189,10 +278,8 @@ def pretraining_task(
     return (MaskedLM if data.pairs == "none" else Pretraining)(tokenizer, max_length, languages)
 
 
-def _add_languages(languages: Sequence[Language], results: Json) -> None:
-    """Adds "languages" to results.json: each one's shares, the tokens that were read, and its part of "final"."""
-    if not languages:
-        return
+def _by_language(languages: Sequence[Language], results: Json) -> list[Json]:
+    """ "languages" of results.json: each one's shares, the tokens that were read, and its part of "final"."""
     rows = []
     for one in languages:
         prefix = f"{one.name}/"
@@ -201,15 +288,7 @@ def _add_languages(languages: Sequence[Language], results: Json) -> None:
         row["tokens"] = round(sum(count for count in counts if math.isfinite(count)))  # NaN if updates were skipped
         found = {name.removeprefix(prefix): x for name, x in results["final"].items() if name.startswith(prefix)}
         rows.append(row | {name: value for name, value in found.items() if name != "tokens"})
-    results["languages"] = rows
-
-
-def _find(text: str, where: str, config: PretrainConfig) -> dict[str, list[str]]:
-    """The files of each language or, of a config without languages, {"": files}; {} if `text` is empty."""
-    if not text:
-        return {}
-    named = named_corpora(text, where) if config.data.languages else {"": text}
-    return {name: find_corpus(patterns) for name, patterns in named.items()}
+    return rows
 
 
 def _contents(files: Mapping[str, Sequence[str]]) -> Json:
@@ -249,26 +328,6 @@ def _model_config(config: PretrainConfig, tokenizer: BaseTokenizer, longest: int
         )
     # Without a label nothing would train the pooler: fine-tuning adds a new one.
     return dataclasses.replace(model, pooler=False) if config.data.pairs == "none" else model
-
-
-def _row_flops(model_config: BertConfig, corpus: Corpus, data: PretrainingData) -> Callable[[float], float]:
-    """The `row_flops` of a phase's `Input`."""
-    # In packed rows including the unused slots (`packed_rows.join_rows`).
-    pairs = most_pairs(data.max_length, corpus.tokenizer.specials(pairs=True)) if data.pack else 1
-    pooled = 0 if data.pairs == "none" else pairs
-    return functools.partial(pretraining_flops, config=model_config, data=data, pooled=pooled)
-
-
-def _training_input(corpus: Corpus, batch_size: int, seed: int, row_flops: Callable[[float], float]) -> Input:
-    """The training data of a phase."""
-    data = corpus.data
-
-    def make(epoch: tf.Tensor | int, shard: tuple[int, int] | None = None) -> tf.data.Dataset:
-        return pretraining_dataset(corpus, seed=seed, epoch=epoch, batch_size=batch_size, shard=shard)
-
-    epoch_batches = through_service(make, data.service, data.service_workers) if data.service else make
-    source = Input(epoch_batches, length=data.max_length, row_flops=row_flops)
-    return source._replace(prepare=Masker(data, corpus.tokenizer).in_step()) if data.mask_on == "device" else source
 
 
 def _validation_batches(corpus: Corpus, languages: Sequence[str], batch_size: int, seed: int) -> tf.data.Dataset:

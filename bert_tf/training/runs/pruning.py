@@ -31,7 +31,7 @@ from bert_tf.quiet import traced_function
 from bert_tf.tasks.objective import Objective
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.training.evaluation import Split, evaluator
-from bert_tf.training.runs.runner import isolated_session
+from bert_tf.training.runs.stage import isolated_session
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 REPORT = "pruning.json"  # file name of the report, beside the model

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -12,19 +13,22 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from bert_tf.checkpoints.run_files import RESULTS
-from bert_tf.config import FinetuneConfig, GridConfig, to_dict
+from bert_tf.config import FinetuneConfig, GridConfig, TaskDistillation, to_dict
 from bert_tf.config.train import FINETUNING_RATE, scaled_rate
 from bert_tf.files import replacing, write_json
 from bert_tf.locks import locked
 from bert_tf.metrics.statistics import mean_and_deviation
 from bert_tf.progress import log
 from bert_tf.text.kinds import FILES as VOCABULARIES
-from bert_tf.training.reporter import CURVES, PAGE, SILENT, Reporter
+from bert_tf.training.reporter import CURVES, PAGE
 from bert_tf.training.runs import finetuning
-from bert_tf.training.runs.distillation import ANSWERS
-from bert_tf.training.runs.runner import DivergedError, expect, isolated_session, results_of
+from bert_tf.training.runs.finetuning import FineTuningRun, Start
+from bert_tf.training.runs.run import DivergedError, Place, expect
+from bert_tf.training.runs.stage import results_of, stage
+from bert_tf.training.runs.task_distillation import ANSWERS, TaskDistillationRun
 from bert_tf.training.state.run_manifest import RunManifest
 from bert_tf.training.strategy import is_chief
+from bert_tf.training.teacher import Teacher
 from bert_tf.types import Json
 
 # Copied from the best run to the model directory; the files that make it a model come last.
@@ -51,16 +55,15 @@ class Trial(NamedTuple):
     config: FinetuneConfig
 
 
-def finetune(
+def finetune_best(
     config: FinetuneConfig,
     data_dir: str,
     init: str,
     model_dir: str,
     strategy: tf.distribute.Strategy,
     *,
-    accept_config_change: bool = False,
     teacher: str = "",
-    reporter: Reporter = SILENT,
+    **how: Any,
 ) -> Json:
     """Fine-tunes once, or several times as `train.seeds` and `search` specify.
 
@@ -69,8 +72,10 @@ def finetune(
     validation set. The same command resumes an interrupted run, and repeats no finished run.
 
     Args:
-        data_dir, init, model_dir, strategy, accept_config_change, teacher: as in `finetuning.finetune`.
-        reporter: gets the curves and the last evaluation of each run, and the summary of several.
+        data_dir: the folder that holds the files named in config.data.
+        init: checkpoint for `bert_tf.load` from which the runs start; "" for a new student.
+        teacher: the same for `task_distillation.distill`; "" for none.
+        model_dir, strategy, how: fields of `Place`; the reporter gets the summary of several runs, too.
 
     Returns:
         The contents of results.json. For several runs: trials, a list of dicts (name, settings, seed, steps, seconds,
@@ -81,67 +86,100 @@ def finetune(
     """
     expect(config, FinetuneConfig)
     config.check()
+    models = _Models.opened(init, teacher)
+    place = Place(model_dir, strategy, **how)
     if config.train.seeds == 1 and not config.search:
-        return finetuning.finetune(
-            config,
-            data_dir,
-            init,
-            model_dir,
-            strategy,
-            accept_config_change=accept_config_change,
-            teacher=teacher,
-            reporter=reporter,
-        )
-    source, chief = finetuning.source_of(config, data_dir), is_chief(strategy)
+        return models.run(config, data_dir, place).run()
+    source, chief = finetuning.source_of(config.data, config.task, data_dir), is_chief(strategy)
     scaled = config.train.learning_rate is None or (config.search and config.grid.learning_rate is None)
-    width = finetuning.width(config, init, teacher) if scaled else 0
+    width = models.width(config.distillation) if scaled else 0
     trials, settled = trials_of(config, width), _with_rates(config, width) if scaled else config
     run: Json = {"program": "finetune", "data_dir": data_dir, "init": init, "config": to_dict(settled)}
     if teacher:
         run |= {"program": "distill", "teacher": teacher}
     run["inputs"] = {role: source.identity(role) for role in ("train", "validation")}
-    folders = {trial.name: os.path.join(model_dir, trial.name) for trial in trials}
-    results = {name: results_of(folder, *_NEEDED) for name, folder in folders.items()}
+    places = {trial.name: dataclasses.replace(place, model_dir=os.path.join(model_dir, trial.name)) for trial in trials}
+    results = {name: results_of(own.model_dir, *_NEEDED) for name, own in places.items()}
     if all(results.values()):  # else the next run compares it
-        finetuning.check_init(config, init, teacher, results[trials[0].name])
+        finetuning.check_inputs(
+            results[trials[0].name]["inputs"] | models.identities(config.task), results[trials[0].name]
+        )
     with locked(model_dir) if chief else contextlib.nullcontext():
         if chief:
-            record = RunManifest(model_dir, run, accept_config_change)
+            record = RunManifest(model_dir, run, place.accept_config_change)
             record.write(sum(map(bool, results.values())))
             run = record.value
         diverged: dict[str, DivergedError] = {}
         for number, trial in enumerate(trials, 1):
+            own = places[trial.name]
             if not results[trial.name]:
                 print(f"\n== {trial.name} ({number} of {len(trials)})", flush=True)
-                first = next(filter(None, results.values()), None)
-                try:
-                    with isolated_session():
-                        results[trial.name] = finetuning.finetune(
-                            trial.config,
-                            data_dir,
-                            init,
-                            folders[trial.name],
-                            strategy,
-                            accept_config_change=accept_config_change,
-                            like=first,
-                            teacher=teacher,
-                            answers=os.path.join(model_dir, ANSWERS) if teacher else "",
-                            reporter=reporter,
-                        )
-                except DivergedError as error:
-                    diverged[trial.name] = error.with_traceback(None)  # which would keep the model in memory
-                    results[trial.name] = error.results
-                    log(f"{trial.name}: {error}; the other runs go on")
+            first = next(filter(None, results.values()), None)
+            make = functools.partial(models.results, trial.config, data_dir, own, first)
+            try:
+                results[trial.name] = stage(own.model_dir, _NEEDED, make)
+            except DivergedError as error:
+                diverged[trial.name] = error.with_traceback(None)  # which would keep the model in memory
+                results[trial.name] = error.results
+                log(f"{trial.name}: {error}; the other runs go on")
             if chief and trial.name not in diverged:
-                shutil.rmtree(os.path.join(folders[trial.name], "checkpoints"), ignore_errors=True)
+                shutil.rmtree(os.path.join(own.model_dir, "checkpoints"), ignore_errors=True)
         if len(diverged) == len(trials):
             raise diverged[trials[0].name]
         summary = run | summarize(trials, results, diverged)
         if chief:
-            reporter.trials(model_dir, summary)
+            place.reporter.trials(model_dir, summary)
             _copy(os.path.join(model_dir, summary["best"]), model_dir)
             write_json(os.path.join(model_dir, RESULTS), summary)
         return summary
+
+
+class _Models(NamedTuple):
+    """The open models from which runs start.
+
+    Attributes:
+        start: what is fine-tuned; None for a new student.
+        teacher: None without one.
+    """
+
+    start: Start | None
+    teacher: Start | None
+
+    @classmethod
+    def opened(cls, init: str, teacher: str) -> "_Models":
+        return cls(*(Start.open(path) if path else None for path in (init, teacher)))
+
+    def run(
+        self, config: FinetuneConfig, data_dir: str, place: Place, like: Json | None = None, answers: str = ""
+    ) -> FineTuningRun:
+        """The run of one config; `answers` and `like` as for `TaskDistillationRun`."""
+        if self.teacher:
+            return TaskDistillationRun(
+                config, data_dir, self.start, place, teacher=self.teacher, answers=answers, like=like
+            )
+        finetuning.check(config)
+        return FineTuningRun(config, data_dir, self.start, place, like=like)
+
+    def results(self, config: FinetuneConfig, data_dir: str, place: Place, like: Json | None) -> Json:
+        """The results of one of several runs, which share the answers of a teacher."""
+        answers = os.path.join(os.path.dirname(place.model_dir), ANSWERS)
+        return self.run(config, data_dir, place, like, answers).run()
+
+    def width(self, distillation: TaskDistillation | None) -> int:
+        """`hidden_size` of the encoder that will be fine-tuned."""
+        known = self.start or self.teacher
+        assert known is not None
+        new, of = None if self.start else distillation, known.checkpoint.config
+        return (of if not new or new.layers else new.student_config(of, of.vocab_size)).hidden_size
+
+    def identities(self, task: object) -> Json:
+        """The parts of the inputs of a run for the task with this config that are these models."""
+        identities: Json = {}
+        if self.start:
+            identities["init"] = finetuning.opened(task, self.start)[2]
+        if self.teacher:
+            identities["teacher"] = Teacher(*self.teacher).identity
+        return identities
 
 
 def trials_of(config: FinetuneConfig, width: int) -> list[Trial]:
@@ -173,10 +211,10 @@ def _with_rates(config: FinetuneConfig, width: int) -> FinetuneConfig:
 
 
 def summarize(trials: Sequence[Trial], results: Mapping[str, Json], diverged: Collection[str] = ()) -> Json:
-    """Summary of the runs, as returned by `finetune`.
+    """Summary of the runs, as returned by `finetune_best`.
 
     Args:
-        results: of each trial by name, from `finetuning.finetune`.
+        results: of each trial by name, from `finetune_best`.
         diverged: names of trials that have no model, whatever their metrics are.
     """
     name, mode = results[trials[0].name]["measure"]

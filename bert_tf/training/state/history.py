@@ -34,6 +34,7 @@ class History:
             evaluation_seconds, saving_seconds, start_seconds, each left out if 0.
         evaluations: dicts with step and the metrics of the evaluation.
         resumes: the steps from which the run was resumed.
+        stopped: the step at which a callback ended the run; None if none did.
 
     Args:
         directory: gets history.jsonl and tensorboard/.
@@ -59,6 +60,7 @@ class History:
         self.points = [row for row in rows if row["kind"] == "training"]
         self.evaluations = [row for row in rows if row["kind"] == "evaluation"]
         self.resumes: list[int] = [row["step"] for row in rows if row["kind"] == "resume"]
+        self.stopped: int | None = next((row["step"] for row in rows if row["kind"] == "stop"), None)
         self._directory, self._draw, self._write = directory, draw, write
         self._drawn = -1  # number of rows that are in the curves
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
@@ -71,6 +73,11 @@ class History:
         """Records that the run resumes from a checkpoint of an earlier process."""
         self.resumes.append(step)
         self._record({"kind": "resume", "step": step})
+
+    def stop(self, step: int) -> None:
+        """Records that a callback has ended the run."""
+        self.stopped = step
+        self._record({"kind": "stop", "step": step})
 
     def point(
         self,

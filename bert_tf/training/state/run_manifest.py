@@ -46,6 +46,7 @@ RESUMABLE_FIELDS = {
     "config.train.on_save_error": "a former limit, in the run.json of earlier runs",
     "config.train.max_nonfinite_steps": "limit",
     "config.data.max_bad_share": "limit",
+    "config.callbacks": "read the weights, or end the run",
     # Where the same batches are made; masks are integers, so no compiler rounds them.
     "config.data.service": "where batches are made",
     "config.data.service_workers": "where batches are made",

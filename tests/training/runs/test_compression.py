@@ -32,7 +32,7 @@ from bert_tf.text import Tokenizer
 from bert_tf.training.runs import compression, compression_steps
 from bert_tf.training.runs.compression import Target, compress
 from bert_tf.training.runs.compression_steps import STEPS, Job, Step
-from bert_tf.training.runs.runner import DivergedError
+from bert_tf.training.runs.run import DivergedError
 from bert_tf.training.state.run_manifest import AnotherRunError
 from tests.checkpoints.small import small_checkpoint
 from tests.errors import raises
@@ -199,19 +199,31 @@ def test_a_student_is_pretrained_on_the_texts_before_it_is_distilled(
 ):
     (job, path), ran = student, []
 
-    def pretrain(config, folder, strategy, *, initialize=None, dry_run=False, **_):
-        ran.append((config.check(), folder, dry_run))
-        if not dry_run:
-            encoder = bert_tf.BertEncoder(dataclasses.replace(config.model, vocab_size=vocabulary().vocab_size))
+    made = []
+
+    class Student(compression_steps._Student):
+        """Without its corpus and its training."""
+
+        def __init__(self, config, place, teacher):
+            self.tokenizer, self._teacher, self.folder = vocabulary(), teacher, place.model_dir
+            made.append(config.check())
+
+        def dry_run(self):
+            ran.append((self.folder, True))
+            return {"seconds": 601.0}
+
+        def run(self):
+            ran.append((self.folder, False))
+            encoder = bert_tf.BertEncoder(dataclasses.replace(made[0].model, vocab_size=vocabulary().vocab_size))
             before = encoder.embeddings.word_embeddings.numpy()
-            initialize(MaskedLM(vocabulary(), 24).build(encoder))
+            self.initialize(MaskedLM(vocabulary(), 24).build(encoder))
             assert (encoder.embeddings.word_embeddings.numpy() != before).any()
-        return {"seconds": 601.0}
+            return {"steps": 3}
 
     def vocabulary():
         return Tokenizer(str(path.parent / "vocab.txt"))
 
-    def finetune(config, data_dir, init, folder, strategy, *, teacher, **_):
+    def distill(config, data_dir, init, folder, strategy, *, teacher, **_):
         assert (config.check().distillation.texts, data_dir, folder, teacher) == (
             job.texts,
             job.data_dir,
@@ -220,14 +232,14 @@ def test_a_student_is_pretrained_on_the_texts_before_it_is_distilled(
         )
         ran.append(init)
 
-    monkeypatch.setattr(compression_steps, "pretrain", pretrain)
-    monkeypatch.setattr(compression_steps, "finetune", finetune)
+    monkeypatch.setattr(compression_steps, "_Student", Student)
+    monkeypatch.setattr(compression_steps, "distill", distill)
     assert pretrained(job, model_dir, str(path)) == ""
     encoder = str(path.parent / "encoder")
-    assert [one[1:] for one in ran[:2]] == [(encoder, True), (encoder, False)] and ran[2:] == [encoder]
+    assert ran == [(encoder, True), (encoder, False), encoder]
     lines = (path.parent / "texts.txt").read_text().split("\n\n")
     assert len(lines) == 203 and lines[200:] == ["A qqqqq film.", "Two lines of qqqqq.", ""]
-    config = ran[0][0]
+    config = made[0]
     assert vocabulary().vocab_size <= 200 and config.model.hidden_size == 16
     assert (config.data.max_length, config.train.batch_size, config.train.steps) == (24, 4096 // 24, 3)
     # A pass over the texts takes as long as its share of the pre-training; the teacher has 6 times the weights.
@@ -248,7 +260,7 @@ def test_a_pretrained_student_whose_distillation_was_killed_resumes(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(compression_steps, "finetune", killed)
+        patch.setattr(compression_steps, "distill", killed)
         pretrained(job, model_dir, str(path))
     assert "the pre-training, on" in capsys.readouterr().out
     encoder = path.parent / "encoder"

@@ -15,12 +15,14 @@ from bert_tf.checkpoints import directory
 from bert_tf.config import BertConfig, ClassificationConfig, ExampleData, FinetuneConfig, TaskDistillation, TrainConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.sources import InMemory, Source
+from bert_tf.inputs.datasets.sources import InMemory
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.training import teacher
-from bert_tf.training.evaluation import Split
 from bert_tf.training.runs import finetuning
-from bert_tf.training.runs.distillation import TEXTS, Distillation
+from bert_tf.training.runs.finetuning import Start
+from bert_tf.training.runs.run import Place
+from bert_tf.training.runs.task_distillation import TEXTS, TaskDistillationRun
+from bert_tf.training.runs.task_distillation import distill as distill_task
 from tests import zoo
 from tests.errors import raises
 from tests.learned import learned
@@ -82,16 +84,25 @@ def learn(teacher, answers, folder, *, texts=harness.TEXTS, student=STUDENT, **s
         distillation=TaskDistillation(weight=1.0, student=student, answers=str(answers), **settings),
     )
     given = InMemory(data, TextExample, {"train": lines})
-    return finetuning.finetune(config, given, "", str(folder), STRATEGY, teacher=str(teacher))
+    return distill_task(config, given, "", str(folder), STRATEGY, teacher=str(teacher))
 
 
-def test_a_new_student_starts_with_the_words_of_its_teacher(classifier):
+def run_of(classifier, config, folder, data=None, validation=()):
+    """A run that has not begun."""
+    lines = [("x", {"text": "a", "label": label}) for label in classifier.model.task.state.labels]
+    roles = {"train": lines} | ({"validation": validation} if validation else {})
+    given = data or InMemory(ExampleData(text="text"), TextExample, roles)
+    place = Place(str(folder), tf.distribute.OneDeviceStrategy("/cpu:0"))
+    return TaskDistillationRun(config, given, None, place, teacher=Start.open(classifier.folder))
+
+
+def test_a_new_student_starts_with_the_words_of_its_teacher(classifier, tmp_path):
     teacher = classifier.model.encoder
     config = FinetuneConfig(
         ClassificationConfig(max_length=zoo.LENGTH),
         distillation=TaskDistillation(student=dataclasses.replace(teacher.config, vocab_size=0, num_layers=1)),
     )
-    student = Distillation(config, str(classifier.folder)).new_student(True, "float32")[0]
+    student = run_of(classifier, config, tmp_path).encoder
     np.testing.assert_array_equal(student.embeddings.word_embeddings, teacher.embeddings.word_embeddings)
 
 
@@ -114,26 +125,23 @@ def test_a_student_comes_closer_to_its_teacher_and_resumes_with_the_answers_of_a
 
 def test_the_texts_of_a_setting_are_read_without_labels(classifier, tmp_path):
     for name in ("train", "dev"):
-        (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\nthe good\tpos\n")
+        (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\nthe good\tx\n")
     (tmp_path / "more.tsv").write_text("sentence\na b\nc\n")
     for path in ("more.tsv", str(tmp_path / "more.tsv")):
         settings = TaskDistillation(student=STUDENT, texts=path)
         config = FinetuneConfig(ClassificationConfig(max_length=zoo.LENGTH), distillation=settings)
-        distillation = Distillation(config, str(classifier.folder))
-        source = Source(config.data, str(tmp_path), TextExample)
-        found = distillation.read(source)[TEXTS]
+        run = run_of(classifier, config, tmp_path / "run", str(tmp_path))
+        found = run.splits[TEXTS]
         assert [one.texts for one in found.examples] == [("a b",), ("c",)] and not found.labelled
-        assert distillation.identities(source).keys() == {"teacher", TEXTS}
+        assert run.record["inputs"].keys() >= {"teacher", TEXTS}
 
 
-def test_the_teachers_metrics_are_those_of_its_evaluation(classifier, eager):
+def test_the_teachers_metrics_are_those_of_its_evaluation(classifier, eager, tmp_path):
     texts, labels = classifier.row.x, classifier.row.y
-    data = ExampleData(text="text")
     lines = [(text, {"text": text, "label": label}) for text, label in zip(texts, labels, strict=True)]
-    split = Split(InMemory(data, TextExample, {"validation": lines}), "validation")
-    split.prepare(classifier.model.task)
-    config = FinetuneConfig(ClassificationConfig(), distillation=TaskDistillation(student=STUDENT))
-    found = Distillation(config, str(classifier.folder)).results(split, 4, tf.distribute.OneDeviceStrategy("/cpu:0"))
+    settings = TaskDistillation(student=STUDENT)
+    config = FinetuneConfig(ClassificationConfig(max_length=zoo.LENGTH), distillation=settings)
+    found = run_of(classifier, config, tmp_path, validation=lines).teacher_results()
     assert (found["path"], found["parameters"]) == (str(classifier.folder), classifier.model.model.count_params())
     expected = classifier.row.metrics(labels, classifier.asked[: len(texts)])
     assert {name: found["metrics"][name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-5)
@@ -143,7 +151,7 @@ class Asked:
     """The teacher of `classifier`, the columns of its texts, and the locations of the examples that it answers."""
 
     def __init__(self, path):
-        self.teacher, self.computed = teacher.Teacher(str(path)), []
+        self.teacher, self.computed = teacher.Teacher(*Start.open(path)), []
         compute, self.teacher._compute = self.teacher._compute, self._recorded
         self._compute = compute
 
@@ -284,15 +292,15 @@ def small_student(kind, folder):
 
 def test_a_run_without_a_teacher_or_with_two_students_is_refused(classifier, tmp_path):
     with raises(ConfigError, "distillation", "--teacher"):
-        learn("", "", tmp_path / "run")
+        finetuning.check(FinetuneConfig(ClassificationConfig(), distillation=TaskDistillation(student=STUDENT)))
     config = FinetuneConfig(ClassificationConfig(), distillation=TaskDistillation(student=STUDENT))
     given = InMemory(ExampleData(text="text"), TextExample, {"train": [("x", {"text": "a", "label": "x"})]})
     with raises(ConfigError, "--init", "distillation.student"):
-        finetuning.finetune(config, given, str(classifier.folder), str(tmp_path / "run"), STRATEGY,
-                            teacher=str(classifier.folder))  # fmt: skip
+        folder = str(classifier.folder)
+        distill_task(config, given, folder, str(tmp_path / "run"), STRATEGY, teacher=folder)
     config.distillation.student = None
     with raises(ConfigError, "--init", "distillation.layers", "distillation.size"):
-        finetuning.finetune(config, given, "", str(tmp_path / "run"), STRATEGY, teacher=str(classifier.folder))
+        distill_task(config, given, "", str(tmp_path / "run"), STRATEGY, teacher=folder)
 
 
 @pytest.mark.parametrize(
@@ -310,9 +318,9 @@ def test_the_function_and_the_program_of_the_same_name_do_not_hide_each_other():
         bert_tf.distill("nowhere", None)
 
 
-def test_a_student_starts_with_layers_of_its_teacher(classifier):
+def test_a_student_starts_with_layers_of_its_teacher(classifier, tmp_path):
     config = FinetuneConfig(ClassificationConfig(max_length=zoo.LENGTH), distillation=TaskDistillation(layers=1))
-    student = Distillation(config, str(classifier.folder)).new_student(True, "float32")[0]
+    student = run_of(classifier, config, tmp_path).encoder
     assert student.config.num_layers == 1
     weights = {variable.path: variable.numpy() for variable in classifier.model.encoder.weights}
     for variable in student.weights:

@@ -15,7 +15,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training import phases
-from bert_tf.training.runs import finetuning, runner, sweep
+from bert_tf.training.runs import finetuning, run, sweep
 from tests.errors import raises
 from tests.model.small import PIECES, small_config
 
@@ -48,7 +48,7 @@ def write_tables(folder, labels, validation=("x", "y")):
 
 
 def assert_diverges(model, *arguments):
-    with raises(runner.DivergedError, "no model") as caught:
+    with raises(run.DivergedError, "no model") as caught:
         finetuning.finetune(*arguments, str(model), STRATEGY)
     assert caught.value.exit_status == 1
     assert not {"config.json", "model.safetensors", "results.json"} & {path.name for path in model.iterdir()}
@@ -77,7 +77,7 @@ def test_weights_that_are_nan_are_an_error_and_no_model(tmp_path, pretrained, mo
 )
 def test_a_run_without_updates_or_with_a_loss_that_is_not_finite_has_diverged(skipped, final, named):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    found = runner._divergence(types.SimpleNamespace(model=model, step=2, skipped=skipped), final)
+    found = run._divergence(types.SimpleNamespace(model=model, step=2, skipped=skipped), final)
     assert named in found if named else found is None
 
 
@@ -106,23 +106,23 @@ def test_a_number_whose_square_float32_cannot_hold_is_refused_before_the_run(tmp
 
 
 def test_a_search_goes_on_after_a_run_that_diverged_and_fails_if_all_did(tmp_path, pretrained, monkeypatch, capsys):
-    def run(config, data, init, model_dir, strategy, **others):
+    def results_of(models, config, data_dir, place, like):
         results = {"final": {"accuracy": 0.9}, "baseline": {"accuracy": 0.5}, "steps": 2, "seconds": 1.0, "inputs": {}}
         results |= {"task": "classification", "measure": ["accuracy", "max"]}
         if config.train.seed in lost:  # whose classes are all the first one, which is right most of the time
-            raise runner.DivergedError("made up", results)
+            raise run.DivergedError("made up", results)
         results["final"] = {"accuracy": 0.6}
         return results
 
-    monkeypatch.setattr(finetuning, "finetune", run)
+    monkeypatch.setattr(sweep._Models, "results", results_of)
     config = FinetuneConfig(task=CLASSES.task, train=TrainConfig(seeds=3))
     lost, where, init = {0, 2}, write_tables(tmp_path, "xyxy"), pretrained(0.0)
-    results = sweep.finetune(config, where, init, str(tmp_path / "model"), STRATEGY)
+    results = sweep.finetune_best(config, where, init, str(tmp_path / "model"), STRATEGY)
     assert results["best"] == "seed_1" and results["final"] == {"accuracy": 0.6}
     assert [row["learned"] for row in results["trials"]] == [False, True, False]
     assert "seed_0: the training has diverged: made up" in capsys.readouterr().err
     assert json.loads((tmp_path / "model/results.json").read_text())["best"] == "seed_1"
     lost = {0, 1, 2}
-    with pytest.raises(runner.DivergedError):
-        sweep.finetune(config, where, init, str(tmp_path / "none"), STRATEGY)
+    with pytest.raises(run.DivergedError):
+        sweep.finetune_best(config, where, init, str(tmp_path / "none"), STRATEGY)
     assert not (tmp_path / "none/results.json").exists()

@@ -80,7 +80,7 @@ WRONG = {
 def test_an_invalid_search_is_refused(tmp_path, tables, case):
     config, message = WRONG[case]
     with pytest.raises(ConfigError, match=message):
-        sweep.finetune(config, str(tables), "init", str(tmp_path / "model"), STRATEGY)
+        sweep.finetune_best(config, str(tables), "init", str(tmp_path / "model"), STRATEGY)
 
 
 @pytest.fixture
@@ -100,10 +100,10 @@ def search(tmp_path, tables, monkeypatch):
     def start(accuracies, config=None, **arguments):
         ran, inputs = [], {"train": "content"}
 
-        def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change, like, reporter, **_):
+        def results_of(models, config, data_dir, place, like):
             accuracy = accuracies[config.train.seed]
             ran.append(config.train.seed)
-            folder = tmp_path / model_dir
+            folder = tmp_path / place.model_dir
             (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
             (folder / "run.json").write_text("{}")
             if isinstance(accuracy, Exception):
@@ -117,14 +117,14 @@ def search(tmp_path, tables, monkeypatch):
             write_json(folder / "results.json", results)
             return results
 
-        monkeypatch.setattr(finetuning, "finetune", finetune)
-        monkeypatch.setattr(
-            finetuning, "check_init", lambda config, init, teacher, like: None
-        )  # the checkpoint does not exist
-        monkeypatch.setattr(finetuning, "width", lambda config, init, teacher: 768)
+        # The checkpoint does not exist.
+        stubs = {"results": results_of, "width": lambda *_: 768, "identities": lambda *_: {}}
+        stubs["opened"] = classmethod(lambda cls, *paths: cls(None, None))
+        for name, stub in stubs.items():
+            monkeypatch.setattr(sweep._Models, name, stub)
         model = str(tmp_path / "model")
         arguments |= {"reporter": FileReporter()}
-        return sweep.finetune(config or changed(seeds=4), str(tables), "init", model, STRATEGY, **arguments), ran
+        return sweep.finetune_best(config or changed(seeds=4), str(tables), "init", model, STRATEGY, **arguments), ran
 
     return start
 
@@ -250,7 +250,7 @@ def pretrained(tmp_path):
 def test_predict_and_export_use_the_best_run_of_a_real_search(tmp_path, tables, pretrained):
     grid = GridConfig(batch_size=(), learning_rate=(1e-2, 1e-9), epochs=())
     config = changed(search=True, grid=grid, steps=6)
-    results = sweep.finetune(config, str(tables), pretrained, str(tmp_path / "model"), STRATEGY)
+    results = sweep.finetune_best(config, str(tables), pretrained, str(tmp_path / "model"), STRATEGY)
     assert results["final"]["accuracy"] == max(row["final"]["accuracy"] for row in results["trials"])
 
     single = changed(steps=6, learning_rate=1e-2)
@@ -268,7 +268,7 @@ def test_predict_and_export_use_the_best_run_of_a_real_search(tmp_path, tables, 
 def test_runs_with_other_initial_weights_are_refused(tmp_path, tables, pretrained):
     config = changed(steps=2, seeds=2)
     arguments = str(tables), pretrained, str(tmp_path / "model"), STRATEGY
-    sweep.finetune(config, *arguments)
+    sweep.finetune_best(config, *arguments)
     (tmp_path / "model/seed_1/results.json").unlink()
     model = directory.load_task(pretrained)[1]
     model.weights[0].assign(model.weights[0] + 1)
@@ -276,12 +276,12 @@ def test_runs_with_other_initial_weights_are_refused(tmp_path, tables, pretraine
     directory.save(pretrained, model, model.encoder, task)
     changed_weights = r"inputs have changed since the first of these runs \(init\.weights"
     with pytest.raises(ConfigError, match=changed_weights):
-        sweep.finetune(config, *arguments)
+        sweep.finetune_best(config, *arguments)
     (tmp_path / "model/seed_1/results.json").write_text((tmp_path / "model/seed_0/results.json").read_text())
     before = (tmp_path / "model/run.json").read_text()
     moved = shutil.copytree(pretrained, tmp_path / "moved")
     with pytest.raises(ConfigError, match=changed_weights):  # also if all are finished
-        sweep.finetune(config, str(tables), str(moved), str(tmp_path / "model"), STRATEGY)
+        sweep.finetune_best(config, str(tables), str(moved), str(tmp_path / "model"), STRATEGY)
     assert (tmp_path / "model/run.json").read_text() == before
 
 
@@ -292,6 +292,6 @@ def test_a_sweep_from_a_checkpoint_without_pooler_can_be_resumed(tmp_path, table
     task = MaskedLM(Tokenizer(WORDS), 8)
     directory.save(str(tmp_path / "bare"), task.build(encoder), encoder, task)
     arguments = changed(steps=2, seeds=2), str(tables), str(tmp_path / "bare"), str(tmp_path / "model"), STRATEGY
-    results = sweep.finetune(*arguments)
+    results = sweep.finetune_best(*arguments)
     assert len(results["trials"]) == 2
-    assert sweep.finetune(*arguments)["trials"] == json.loads(json.dumps(results["trials"]))
+    assert sweep.finetune_best(*arguments)["trials"] == json.loads(json.dumps(results["trials"]))

@@ -15,7 +15,7 @@ from bert_tf.training.state import best_weights as best_module
 from bert_tf.training.state.best_weights import BestWeights
 from bert_tf.training.state.history import History
 from tests.errors import raises
-from tests.training.small import Stop, epochs, trainer
+from tests.training.small import Stop, epochs, loop_of, trainer
 
 # Best at 6; checkpoints at 5, 10 and 12, so that evaluations lie between them.
 LOSSES = {3: 5.0, 6: 4.0, 9: 6.0, 12: 4.0}
@@ -29,8 +29,11 @@ class Run:
         self.folder, self.seen = folder, {}
         self.trained = trainer(bert=False, **(SETTINGS | settings))
         source = Input(epochs(), evaluate=lambda: self._evaluate(losses))
-        arguments = {"title": "test", "evaluate_every": 3, "evaluate_first": False}
-        self.start = lambda: self.trained.run([source], str(folder), **arguments)
+        self._loop = lambda: loop_of(self.trained, [source], folder, evaluate_every=3, evaluate_first=False)
+
+    def start(self):
+        self.loop = self._loop()
+        return self.loop.run()
 
     def _evaluate(self, losses):
         step = self.trained.step
@@ -61,7 +64,7 @@ def uninterrupted(tmp_path_factory):
 
 
 def test_the_model_gets_the_weights_of_the_best_evaluation(uninterrupted):
-    assert uninterrupted.trained.best.restore(uninterrupted.history.evaluations) == 6
+    assert uninterrupted.loop.best.restore(uninterrupted.history.evaluations) == 6
     assert_same(uninterrupted.weights(), uninterrupted.seen[6])
     assert any((uninterrupted.seen[6][name] != uninterrupted.seen[12][name]).any() for name in uninterrupted.seen[6])
     # The best before the checkpoint of step 5, to which the run may have to fall back, was at 3.
@@ -112,7 +115,7 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_best_weights(tmp_path, un
     again = Run(tmp_path, weights=99)
     history = again.start()
     assert min(again.seen) == 6  # from the checkpoint of step 5
-    assert again.trained.best.restore(history.evaluations) == 6
+    assert again.loop.best.restore(history.evaluations) == 6
     assert_same(again.weights(), uninterrupted.seen[6])
     assert not list(tmp_path.glob("checkpoints/.*"))
 
@@ -129,7 +132,7 @@ def test_a_run_that_falls_back_and_gets_worse_keeps_the_best_up_to_its_checkpoin
     again = Run(tmp_path, {6: 7.0, 9: 7.0, 12: 7.0}, keep=3)
     history = again.start()
     assert [row["step"] for row in history.evaluations] == [3, 6, 9, 12]
-    assert again.trained.best.restore(history.evaluations) == 3
+    assert again.loop.best.restore(history.evaluations) == 3
     assert_same(again.weights(), uninterrupted.seen[3])
 
 
@@ -138,11 +141,11 @@ def test_patience_ends_the_run_and_it_stays_finished(tmp_path):
     settings = {"total_steps": 30, "save_every": 7, "patience": 2, "keep_best": False}  # implied by patience
     run = Run(tmp_path, losses, **settings)
     history = run.start()
-    assert run.trained.step == 12 and run.trained.advanced
+    assert run.trained.step == 12 and run.loop.advanced
     again = Run(tmp_path, {}, **settings)
     history = again.start()
-    assert again.trained.step == 12 and not again.trained.advanced and not again.seen
-    assert again.trained.best.restore(history.evaluations) == 6
+    assert again.trained.step == 12 and not again.loop.advanced and not again.seen
+    assert again.loop.best.restore(history.evaluations) == 6
     assert_same(again.weights(), run.seen[6])
 
 
@@ -156,7 +159,7 @@ def test_a_run_with_only_nan_is_stopped_too_and_keeps_the_last_weights(tmp_path)
     run = Run(tmp_path, dict.fromkeys(LOSSES, math.nan), patience=2)
     history = run.start()
     last = run.weights()
-    assert run.trained.step == 6 and run.trained.best.restore(history.evaluations) is None
+    assert run.trained.step == 6 and run.loop.best.restore(history.evaluations) is None
     assert_same(run.weights(), last)
 
 
@@ -178,7 +181,7 @@ def test_a_full_disk_ends_the_run_before_the_evaluation_is_recorded(tmp_path, mo
 def test_best_weights_are_only_kept_on_request(tmp_path):
     run = Run(tmp_path, keep_best=False)
     history = run.start()
-    assert not run.kept() and run.trained.best.restore(history.evaluations) is None
+    assert not run.kept() and run.loop.best.restore(history.evaluations) is None
 
 
 def test_patience_implies_keep_best_and_is_not_negative():
@@ -227,7 +230,7 @@ def test_if_the_best_weights_are_damaged_the_next_best_are_used_with_a_line(tmp_
 
 
 def test_kept_weights_without_their_evaluation_show_that_the_history_was_shortened(uninterrupted):
-    best, evaluations = uninterrupted.trained.best, uninterrupted.history.evaluations
+    best, evaluations = uninterrupted.loop.best, uninterrupted.history.evaluations
     assert not best.lost(evaluations, 12)
     assert best.lost([row for row in evaluations if row["step"] != 6], 12)
     assert not best.lost([row for row in evaluations if row["step"] != 6], 6)  # killed between weights and evaluation

@@ -17,7 +17,7 @@ from bert_tf.config import (
 )
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import replacing
-from bert_tf.training.runs.runner import results_of
+from bert_tf.training.runs.stage import results_of
 from bert_tf.training.state.run_manifest import RESUMABLE_FIELDS, RunManifest, differences
 from tests.errors import raises
 

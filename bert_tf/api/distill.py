@@ -1,20 +1,25 @@
 """`bert_tf.distill`: a small model that learns from the answers of a large one."""
 
+import functools
 import os
+from collections.abc import Sequence
 from typing import Any, TypeVar
+
+import keras
 
 from bert_tf.api import task_models
 from bert_tf.api.base import FineTuned, absolute
 from bert_tf.api.plain_values import Values
+from bert_tf.checkpoints import directory as model_directory
 from bert_tf.checkpoints import open_with_warnings
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import BertConfig, TaskDistillation
 from bert_tf.config.train import BatchSize
 from bert_tf.config.values import checked_arguments
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import temporary_directory
 from bert_tf.tasks import TASKS
-from bert_tf.training.runs.distillation import TEXTS
+from bert_tf.training.runs.finetuning import Start
+from bert_tf.training.runs.task_distillation import TEXTS, TaskDistillationRun
 from bert_tf.types import StrPath
 
 _Teacher = TypeVar("_Teacher", bound=FineTuned)
@@ -35,6 +40,7 @@ def distill(
     learning_rate: float | None = None,
     directory: StrPath | None = None,
     verbose: bool | int = True,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
     **train: Any,
 ) -> _Teacher:
     """Trains a student on a teacher's answers, as `python -m bert_tf.distill` does.
@@ -55,6 +61,7 @@ def distill(
         learning_rate: None for one that fits the width of the student.
         directory: keeps checkpoints, curves and the model, so that the same call resumes.
         verbose: whether to print the progress.
+        callbacks: Keras callbacks.
         **train: other fields of `bert_tf.config.TrainConfig`.
 
     Returns:
@@ -85,8 +92,7 @@ def distill(
     else:
         path = absolute(student)
         checkpoint = open_with_warnings(path)
-    model = type(teacher)(path, checkpoint, "float32", {})
-    model._config = teacher.task.config
+    model = teacher._untrained(path, checkpoint)
     given = {}
     if labelled_data is not None:
         given["train"] = model._both(labelled_data, "labelled x")
@@ -97,9 +103,10 @@ def distill(
     if validation_data is not None:
         given["validation"] = model._both(validation_data, "validation x")
     train |= {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    with temporary_directory() as folder:
-        teacher.save(folder)  # also what `fit` has made of it
-        model._train(given, train, directory, bool(verbose), settings, folder)
+    # Also what `fit` has made of it.
+    stored = model_directory.stored(teacher.model, teacher.encoder, teacher.task)[""]
+    make_run = functools.partial(TaskDistillationRun, teacher=Start(teacher._path, stored))
+    model._train(given, train, directory, bool(verbose), callbacks, settings, make_run)
     return model
 
 
