@@ -7,12 +7,12 @@ from bert_tf.config.data import ExampleData as ExampleData
 from bert_tf.config.data import PretrainingData as PretrainingData
 from bert_tf.config.data import TokenizerConfig as TokenizerConfig
 from bert_tf.config.data import named_corpora
-from bert_tf.config.distillation import TaskDistillation as TaskDistillation
 from bert_tf.config.embeddings import DenseConfig as DenseConfig
 from bert_tf.config.embeddings import EmbeddingConfig as EmbeddingConfig
 from bert_tf.config.encoder_distillation import EncoderDistillation as EncoderDistillation
 from bert_tf.config.model import BertConfig as BertConfig
 from bert_tf.config.model import FeatureConfig as FeatureConfig
+from bert_tf.config.task_distillation import TaskDistillation as TaskDistillation
 from bert_tf.config.tasks import *  # noqa: F403  # the config of each task
 from bert_tf.config.tasks import TaskConfig as TaskConfig
 from bert_tf.config.train import GridConfig as GridConfig

@@ -13,9 +13,9 @@ from bert_tf.model.encoder_distillation import inner_states, masked_lm_with_stat
 from bert_tf.model.head_table import HEADS
 from bert_tf.model.heads import BertPretrainer
 from bert_tf.model.mode import infer
-from bert_tf.tasks.distillation import soft_loss
 from bert_tf.tasks.masked_lm import CorpusObjective, MaskedLM, MaskedLMObjective, MaskedTokenObjective
 from bert_tf.tasks.objective import Objective, Predictions, SoftOutput, Sum, TokenObjective, tokens_of
+from bert_tf.tasks.soft_targets import soft_loss
 from bert_tf.tasks.task import PretrainingTask, Task
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Tensors

@@ -1,7 +1,7 @@
 """The teacher of a distillation, and its answers: computed once, written in shards, read by later runs.
 
 A folder of answers holds answers.json, which says of what they are made, and shards NNNNN.safetensors of consecutive
-examples: for each output that is learned its values and how many parts each example has (`tasks.distillation.Answers`).
+examples: for each output that is learned its values and how many parts each example has (`tasks.soft_targets.Answers`).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from bert_tf.inputs.identity import digest, tensors_identity, tokenizer_identity
 from bert_tf.locks import locked
 from bert_tf.model.encoder import encoder_of
 from bert_tf.progress import bar, log
-from bert_tf.tasks.distillation import Answers, collect
+from bert_tf.tasks.soft_targets import Answers, collect
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.training.evaluation import Answering
 from bert_tf.types import Array, Json, Tensors

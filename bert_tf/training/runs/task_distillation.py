@@ -16,7 +16,7 @@ from bert_tf.inputs.datasets.sources import Examples, InMemory, Source
 from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.tasks import task_of
-from bert_tf.tasks.distillation import Distilled, SoftTargets
+from bert_tf.tasks.soft_targets import Distilled, SoftTargets
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.training.evaluation import Evaluation, Split

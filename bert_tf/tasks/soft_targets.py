@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config.distillation import TaskDistillation
+from bert_tf.config.task_distillation import TaskDistillation
 from bert_tf.errors import DataError
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.objective import LABELLED, Objective, SoftOutput

@@ -11,9 +11,9 @@ from bert_tf.errors import DataError
 from bert_tf.inputs.batching import _numbered, microbatch
 from bert_tf.inputs.datasets.examples import tagged
 from bert_tf.tasks.classification import ClassificationObjective
-from bert_tf.tasks.distillation import Answers, Distilled, SoftTargets, collect, soft_loss
 from bert_tf.tasks.labels import LabelsState
 from bert_tf.tasks.objective import SoftOutput
+from bert_tf.tasks.soft_targets import Answers, Distilled, SoftTargets, collect, soft_loss
 from bert_tf.tasks.tagging import Tagging
 from tests import zoo
 from tests.errors import raises
