@@ -331,6 +331,15 @@ def test_no_training_of_the_pages_ends_in_a_useless_model(printed, session):
     assert trained or session in BRIEF or session == "Python"
 
 
+def test_the_search_of_the_site_cuts_settings_at_their_marks_and_no_numbers():
+    separator = re.search("separator: '(.*)'", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))[1]
+    words = {
+        text: list(filter(None, re.split(separator, text)))
+        for text in ("train.max_length=0.5", "--optimize", "TrainConfig")
+    }
+    assert list(words.values()) == [["train", "max", "length", "0.5"], ["optimize"], ["Train", "Config"]]
+
+
 def test_the_messages_of_the_troubleshooting_page_are_those_of_the_programs():
     page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "bert_tf").rglob("*.py"))
