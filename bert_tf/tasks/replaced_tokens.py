@@ -3,7 +3,6 @@
 import functools
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -15,6 +14,7 @@ from bert_tf.model.head_table import build
 from bert_tf.model.replaced_tokens import GENERATOR, electra, generator_config
 from bert_tf.tasks.masked_lm import MaskedLM, MaskedLMObjective
 from bert_tf.tasks.objective import Predictions, Sum, TokenObjective, tokens_of
+from bert_tf.tasks.signatures import Served
 from bert_tf.tasks.task import PretrainingTask, Task
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Tensors
@@ -60,7 +60,7 @@ class ReplacedTokenDetection(PretrainingTask):
         self.objective = ReplacedTokenObjective(languages)
 
     @property
-    def codec(self) -> Any:
+    def codec(self) -> Served:  # type: ignore[override]
         """Raises ConfigError: whatever needs it is for models that answer."""
         raise ConfigError(f"nothing to serve: the model is {DISCRIMINATOR}, or fine-tune it")
 

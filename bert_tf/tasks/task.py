@@ -19,6 +19,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.benchmark import Benchmark
 from bert_tf.tasks.codec import Codec
 from bert_tf.tasks.objective import Objective
+from bert_tf.tasks.signatures import Served
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Json, TfFunction, Writer
 
@@ -48,7 +49,7 @@ class Task(abc.ABC):
     name: str
     problem_type: ClassVar[str] = ""
     tokenizer: BaseTokenizer
-    codec: Any  # a `tasks.signatures.Served`
+    codec: Served
     objective: Objective
     monitor: str = "loss"
     mode: str = "min"
