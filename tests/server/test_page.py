@@ -471,6 +471,26 @@ def test_a_saved_model_without_card_is_asked_in_json(page):
 
 
 @pytest.mark.slow
+def test_a_task_that_the_page_does_not_know_gets_its_fields_and_its_outputs(page):
+    page.open("plain")
+    found = page.tab.evaluate("""async () => {
+        const { answerOf, bodyOf, inputsOf, isList, kindOf } = await import("/page/tasks.js");
+        const { examplesOf } = await import("/page/examples.js");
+        const text = (rank) => ({ dtype: "string", shape: Array(rank).fill(-1) });
+        const signature = { inputs: { query: text(1), texts: text(2) }, outputs: { scores: {} } };
+        const model = { card: { signatures: { serving_default: signature }, task: { name: "search_results" } } };
+        const values = { query: "a", texts: ["b", "c"] };
+        const [node] = answerOf(model, { scores: [[0.5, 0.25]] }, values, () => {});
+        const lists = inputsOf(model).map((name) => [name, isList(model, name)]);
+        const example = Object.values(examplesOf(model)[0]).map((value) => Array.isArray(value));
+        return [lists, kindOf(model), bodyOf(model, values), node.textContent, example];
+    }""")
+    assert found[:2] == [[["query", False], ["texts", True]], "search results"]
+    assert found[2] == {"inputs": {"query": ["a"], "texts": [["b", "c"]]}}
+    assert json.loads(found[3]) == {"scores": [[0.5, 0.25]]} and found[4] == [False, True]
+
+
+@pytest.mark.slow
 def test_the_copied_commands_give_the_answer(page, server):
     text = """It's "good"\\ $HOME `date` \n오늘 🦄 <true> false"""
     page.open("plain")

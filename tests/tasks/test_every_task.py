@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
+import bert_tf
+from bert_tf.config import TaskConfig
 from bert_tf.errors import DataError
 from bert_tf.inference import predictions
 from bert_tf.inference.samples import Request
@@ -55,6 +57,11 @@ def asked(fitted):
 def test_every_task_has_a_row():
     fine_tuned = {task for task in TASKS.values() if issubclass(task, FineTuningTask)}
     assert {row.api._kind for row in harness.ROWS.values()} == fine_tuned
+
+
+def test_the_config_of_a_task_names_its_class_in_the_python_api():
+    named = {getattr(bert_tf, name): config for name, config in TaskConfig.of_tasks.items()}
+    assert named == {row.api: row.api._kind.Config for row in harness.ROWS.values()}
 
 
 def test_predictions_are_in_the_order_of_the_inputs(fitted, asked):
