@@ -174,9 +174,12 @@ HEADS = {
             transformers="ForMultipleChoice",
             transformers_names={"classifier": "classifier"},
         ),
-        Head(
-            "cosine", heads.cosine, lambda config: {}, grouped=True
-        ),  # of two texts encoded separately; has no weights
+        Head(  # of two texts encoded separately; it has no weights
+            "cosine",
+            heads.cosine,
+            lambda config: {},
+            grouped=True,
+        ),
         Head(  # this and the next: on a BiLSTM over all tokens
             "classification_bilstm",
             functools.partial(heads.bilstm_head, sequences=False),
