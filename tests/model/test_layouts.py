@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertEncoder
-from bert_tf.model.layers import Dense
+from bert_tf.model.compute import InferredDense
 from bert_tf.model.mode import Tokens, infer
 from tests.model.small import FAMILY, PRUNED, randomize, small_config
 
@@ -75,8 +75,8 @@ def test_xla_compiles_inference_that_does_not_skip_padding():
     [((9, 3, 1, 5), 9, 20), ((6, 6), 6, 12), ((40, 39), 40, 80), ((100, 2, 3), 100, 108), ((1,), 40, 4)],
 )
 def test_products_have_as_many_rows_as_tokens_rounded_up(lengths, width, expected, monkeypatch):
-    encoder, seen, product = BertEncoder(small_config(max_position_embeddings=100)), set(), Dense.product
-    monkeypatch.setattr(Dense, "product", lambda layer, x: seen.add(len(x)) or product(layer, x))
+    encoder, seen, compute = BertEncoder(small_config(max_position_embeddings=100)), set(), InferredDense.__call__
+    monkeypatch.setattr(InferredDense, "__call__", lambda form, x: seen.add(len(x)) or compute(form, x))
     infer(encoder, batch(rows(*lengths, width=width)))
     assert seen == {expected}
 
