@@ -25,6 +25,7 @@ from bert_tf.report.pages import quickstart_page
 from bert_tf.training import strategy
 from bert_tf.training.runs.finetuning import finetune
 from bert_tf.training.runs.pretraining import pretrain
+from bert_tf.training.runs.stage import stage
 from bert_tf.training.state.run_manifest import remedy
 from bert_tf.types import Json
 
@@ -133,7 +134,7 @@ def _pretrain(vocab: str, model_dir: str, devices: "tf.distribute.Strategy") -> 
     settings.tokenizer.vocab = vocab
     if _SMOKE.value:
         settings.train.steps, settings.train.evaluate_every = 20, 10
-    return pretrain(settings, model_dir, devices, reporter=FileReporter())
+    return stage(model_dir, (), lambda: pretrain(settings, model_dir, devices, reporter=FileReporter()))
 
 
 def _finetune(init: str, model_dir: str, devices: "tf.distribute.Strategy", epochs: float | None = None) -> Json:
@@ -141,7 +142,8 @@ def _finetune(init: str, model_dir: str, devices: "tf.distribute.Strategy", epoc
     settings.train.epochs = epochs or settings.train.epochs
     if _SMOKE.value:
         settings.train.steps = 10
-    return finetune(settings, bundled("data/reviews"), init, model_dir, devices, reporter=FileReporter())
+    arguments = settings, bundled("data/reviews"), init, model_dir, devices
+    return stage(model_dir, (), lambda: finetune(*arguments, reporter=FileReporter()))
 
 
 def _export(models: Mapping[str, str]) -> list[str]:

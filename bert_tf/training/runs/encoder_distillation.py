@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Unpack
 
 import keras
 import tensorflow as tf
@@ -16,7 +16,7 @@ from bert_tf.tasks.encoder_distillation import DistilledEncoder, check_teacher
 from bert_tf.text import BaseTokenizer, open_tokenizer
 from bert_tf.training.runs.finetuning import Start
 from bert_tf.training.runs.pretraining import PretrainingRun
-from bert_tf.training.runs.run import Place
+from bert_tf.training.runs.run import Place, PlaceOptions
 from bert_tf.training.speed import distillation_flops
 from bert_tf.types import Json
 
@@ -112,7 +112,7 @@ def distill_encoder(
     *,
     teacher: str,
     dry_run: bool = False,
-    **how: Any,
+    **how: Unpack[PlaceOptions],
 ) -> Json:
     """Pre-trains a student of a teacher; `teacher` is a checkpoint for `bert_tf.load`, the rest as for `pretrain`."""
     run = EncoderDistillationRun(config, Place(model_dir, strategy, **how), teacher=Start.open(teacher))

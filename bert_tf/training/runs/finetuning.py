@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import keras
 import tensorflow as tf
@@ -24,7 +24,7 @@ from bert_tf.tasks import FineTuningTask, task_of
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.training.evaluation import Evaluation, Split
 from bert_tf.training.phases import Input
-from bert_tf.training.runs.run import Place, Run, expect
+from bert_tf.training.runs.run import Place, PlaceOptions, Run, expect
 from bert_tf.training.state.run_manifest import differences
 from bert_tf.training.strategy import accelerator, is_chief
 from bert_tf.types import Json, Metrics, StrPath, Tensors
@@ -208,7 +208,7 @@ def finetune(
     init: str,
     model_dir: str,
     strategy: tf.distribute.Strategy,
-    **how: Any,
+    **how: Unpack[PlaceOptions],
 ) -> Json:
     """Fine-tunes a model.
 

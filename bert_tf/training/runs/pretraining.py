@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Unpack
 
 import keras
 import tensorflow as tf
@@ -32,7 +32,7 @@ from bert_tf.text import BaseTokenizer, open_tokenizer
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.phases import Input, split
 from bert_tf.training.runs import dry_run
-from bert_tf.training.runs.run import Place, Run, expect
+from bert_tf.training.runs.run import Place, PlaceOptions, Run, expect
 from bert_tf.training.speed import peak_flops, pretraining_flops
 from bert_tf.training.strategy import is_chief, parallel_parts
 from bert_tf.types import Json, Metrics
@@ -251,7 +251,12 @@ class PretrainingRun(Run):
 
 
 def pretrain(
-    config: PretrainConfig, model_dir: str, strategy: tf.distribute.Strategy, *, dry_run: bool = False, **how: Any
+    config: PretrainConfig,
+    model_dir: str,
+    strategy: tf.distribute.Strategy,
+    *,
+    dry_run: bool = False,
+    **how: Unpack[PlaceOptions],
 ) -> Json:
     """Pre-trains a model.
 

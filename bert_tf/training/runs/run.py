@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict
 
 import keras
 import tensorflow as tf
@@ -53,6 +54,14 @@ class DivergedError(BertTfError):
             "train.learning_rate, and start again in another directory"
         )
         self.results = results
+
+
+class PlaceOptions(TypedDict, total=False):
+    """Optional fields of `Place`."""
+
+    accept_config_change: bool
+    reporter: Reporter
+    callbacks: Sequence[keras.callbacks.Callback]
 
 
 @dataclasses.dataclass(frozen=True)

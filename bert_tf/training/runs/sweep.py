@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import tensorflow as tf
 
@@ -23,7 +23,7 @@ from bert_tf.text.kinds import FILES as VOCABULARIES
 from bert_tf.training.reporter import CURVES, PAGE
 from bert_tf.training.runs import finetuning
 from bert_tf.training.runs.finetuning import FineTuningRun, Start
-from bert_tf.training.runs.run import DivergedError, Place, expect
+from bert_tf.training.runs.run import DivergedError, Place, PlaceOptions, expect
 from bert_tf.training.runs.stage import results_of, stage
 from bert_tf.training.runs.task_distillation import ANSWERS, TaskDistillationRun
 from bert_tf.training.state.run_manifest import RunManifest
@@ -63,7 +63,7 @@ def finetune_best(
     strategy: tf.distribute.Strategy,
     *,
     teacher: str = "",
-    **how: Any,
+    **how: Unpack[PlaceOptions],
 ) -> Json:
     """Fine-tunes once, or several times as `train.seeds` and `search` specify.
 

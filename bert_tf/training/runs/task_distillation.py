@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import itertools
 import os
-from typing import Any
+from typing import Any, Unpack
 
 import tensorflow as tf
 
@@ -21,7 +21,7 @@ from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.training.evaluation import Evaluation, Split
 from bert_tf.training.runs.finetuning import FineTuningRun, Start, check, needs_pooler
-from bert_tf.training.runs.run import Place
+from bert_tf.training.runs.run import Place, PlaceOptions
 from bert_tf.training.strategy import is_chief
 from bert_tf.training.teacher import Teacher
 from bert_tf.types import Json, Tensors
@@ -224,7 +224,7 @@ def distill(
     strategy: tf.distribute.Strategy,
     *,
     teacher: str,
-    **how: Any,
+    **how: Unpack[PlaceOptions],
 ) -> Json:
     """Has a student learn a task from a teacher.
 
