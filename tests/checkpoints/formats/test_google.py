@@ -43,16 +43,15 @@ def save(prefix, arrays):
     tf.raw_ops.SaveV2(prefix=str(prefix), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values)
 
 
-def with_slots(checkpoint, paths=None):
-    """Adds random Adam slots for the variables of these paths (None: all), and a step."""
+def with_moments(checkpoint, paths=None):
+    """With random moments of Adam for the variables of these paths (None: all), and a step."""
     rng = np.random.default_rng(1)
     for path in paths or list(checkpoint.tensors):
         shape = checkpoint.tensors[path].shape
         for slot in "mv":
             value = rng.normal(size=shape).astype(np.float32)
             checkpoint.moments[f"{path}/{slot}"] = Tensor(shape, "float32", lambda value=value: value, path)
-    checkpoint = dataclasses.replace(checkpoint, step=2**40)
-    return checkpoint
+    return dataclasses.replace(checkpoint, step=2**40)
 
 
 def written(path, checkpoint):
@@ -229,7 +228,7 @@ def test_google_research_bert_restores_every_variable_and_computes_the_same(tmp_
     assert len(LABELS) == GOOGLE_LABELS
     tasks = {task or "encoder": task for task in (None, "pretraining", "classification", "question_answering")}
     checkpoints = {name: small_checkpoint(head) for name, head in tasks.items()}
-    with_slots(checkpoints["pretraining"])
+    checkpoints["pretraining"] = with_moments(checkpoints["pretraining"])
     paths = {name: written(tmp_path / name, checkpoint) for name, checkpoint in checkpoints.items()}
     inputs = inputs_for("pretraining")
     np.savez(tmp_path / "inputs.npz", **inputs)
@@ -261,7 +260,7 @@ def model_inputs(model):
 def test_a_model_is_restored_bit_for_bit(tmp_path, head):
     checkpoint = small_checkpoint(head)
     model = model_of(checkpoint)
-    with_slots(checkpoint)
+    checkpoint = with_moments(checkpoint)
     back = open_checkpoint(written(tmp_path / "google", checkpoint))
     assert_same(checkpoint, back)
     assert (back.task, back.step) == (checkpoint.task, checkpoint.step)
@@ -275,7 +274,7 @@ def test_a_model_is_restored_bit_for_bit(tmp_path, head):
 
 def test_variables_without_a_gradient_have_no_slots(tmp_path):
     checkpoint = small_checkpoint("question_answering")
-    with_slots(checkpoint, [path for path in checkpoint.tensors if not path.startswith("pooler/")])
+    checkpoint = with_moments(checkpoint, [path for path in checkpoint.tensors if not path.startswith("pooler/")])
     path = written(tmp_path / "google", checkpoint)
     assert "bert/pooler/dense/bias/adam_m" not in arrays_of(path / "bert_model.ckpt")
     assert open_checkpoint(path).moments.keys() == checkpoint.moments.keys()
@@ -298,7 +297,7 @@ def test_half_precision_is_kept(tmp_path, dtype):
 
 
 def test_the_report_gives_both_names_of_every_variable(tmp_path):
-    checkpoint = with_slots(small_checkpoint("pretraining"))
+    checkpoint = with_moments(small_checkpoint("pretraining"))
     names, _ = google.write(checkpoint, str(tmp_path))
     assert names.keys() == (checkpoint.tensors | checkpoint.moments).keys()
     everything = {name for joined in names.values() for name in joined.split(" + ")}
