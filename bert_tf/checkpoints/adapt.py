@@ -195,12 +195,12 @@ def resize_positions(checkpoint: Checkpoint, length: int) -> Checkpoint:
         learned = table[config.position_offset :]
         return np.resize(learned, (count, table.shape[1]))  # repeats from the start
 
-    if length > before:
+    if config.positions == "table" and length > before:
         checkpoint = _with_rows(checkpoint, path, length - before, repeated).reported(
             f"positions: extended from {before} to {length} by repeating the learned ones from the start; train on "
             "long texts before relying on them"
         )
-    else:
+    elif length < before:
         checkpoint = _with_first_rows(checkpoint, path, config.position_offset + length)
     source_metadata = dict(checkpoint.source_metadata)
     if "tokenizer_config" in source_metadata:  # its length limit no longer holds

@@ -73,7 +73,7 @@ def check_writable(checkpoint: "Checkpoint", library: str, heads: Collection[str
         sizes = getattr(config, field)
         if set(sizes) - {size}:
             raise ConfigError(f"model.{field} is {shown(sizes)}, and in {library} each layer has {size}{ELSEWHERE}")
-    for field, value in ({"attention": "bidirectional", "norm": "post"} | required).items():
+    for field, value in (BertConfig().parts | required).items():
         ours = getattr(config, field)
         if ours != value:
             raise ConfigError(f"model.{field} is {ours!r}, and in {library} it is {value!r}{ELSEWHERE}")

@@ -64,7 +64,8 @@ def check_copy(student: BertConfig, teacher: BertConfig) -> None:
                 f"the student's {path} has the shape {own}, the teacher's {found or 'none'}; a student that starts "
                 "with layers of its teacher needs the teacher's sizes"
             )
-    for field in ("num_heads", "position_offset", "activation", "norm"):
+    parts = [name for name in student.parts if name not in ("attention", "local_layers")]
+    for field in ("num_heads", "position_offset", "activation", *parts):
         own, found = (getattr(config, field) for config in (student, teacher))
         if own != found:
             raise ConfigError(

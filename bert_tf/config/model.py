@@ -83,6 +83,18 @@ class BertConfig:
         norm: "post" (BERT) or "pre" (LayerNorm before each sublayer and once at the end).
         layer_norm_epsilon: added to the variance.
         initializer_range: standard deviation of the truncated normal.
+        positions: "table" (BERT: learned embeddings, added to those of the words) or "rotary" (queries and keys are
+            rotated by their positions: Su et al., 2021, arXiv:2104.09864).
+        rotary_base: base of the wavelengths of rotary positions, in layers that attend to the whole row.
+        local_rotary_base: the same, in local_layers.
+        local_layers: numbers, from 0, of the layers in which a token attends only to tokens near it.
+        local_distance: how many positions before and after a token these layers reach.
+        feed_forward: "plain" (BERT) or "gated": the first of two projections, after the activation, is multiplied by
+            the second (Shazeer, 2020, arXiv:2002.05202). intermediate_size is that of each.
+        biases: whether the dense layers of the blocks have biases.
+        norm_offset: whether the encoder's LayerNorms add a vector after they scale by one.
+        first_norm: with norm "pre", whether the attention of the first layer has a LayerNorm before it; False leaves it
+            to the one of the embeddings.
 
     Examples:
         >>> bert_tf.BertConfig().num_layers
@@ -114,6 +126,15 @@ class BertConfig:
     pooler_activation: str = setting("tanh", choices=("tanh", "relu", "erf_gelu"))
     heads_per_layer: tuple[int, ...] = setting((), at_least=1, at_most=10_000)
     intermediate_sizes: tuple[int, ...] = setting((), at_least=1, at_most=1_000_000)
+    positions: str = setting("table", choices=("table", "rotary"), sparse=True)
+    rotary_base: float = setting(10_000.0, above=1, at_most=1e12, sparse=True)
+    local_rotary_base: float = setting(10_000.0, above=1, at_most=1e12, sparse=True)
+    local_layers: tuple[int, ...] = setting((), at_least=0, at_most=999, sparse=True)
+    local_distance: int = setting(64, at_least=1, at_most=1_000_000, sparse=True)
+    feed_forward: str = setting("plain", choices=("plain", "gated"), sparse=True)
+    biases: bool = setting(True, sparse=True)
+    norm_offset: bool = setting(True, sparse=True)
+    first_norm: bool = setting(True, sparse=True)
 
     @classmethod
     @checked_arguments
@@ -156,6 +177,22 @@ class BertConfig:
         return tuple(self.intermediate_sizes) or (self.intermediate_size,) * self.num_layers
 
     @property
+    def feed_forward_matrices(self) -> int:
+        """Number of matrices [hidden_size, intermediate_size] of a layer."""
+        return 3 if self.feed_forward == "gated" else 2
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of the position embedding; 0 if there is none."""
+        return self.position_offset + self.max_position_embeddings if self.positions == "table" else 0
+
+    @property
+    def parts(self) -> Json:
+        """The fields that make a block unlike BERT's, except for sizes, with their values."""
+        names = [field.name for field in dataclasses.fields(self) if field.metadata.get("sparse")]
+        return {name: getattr(self, name) for name in ("attention", "norm", *names)}
+
+    @property
     def sizes(self) -> str:
         """The fields that decide on the number of weights, for errors."""
         names = ("hidden_size", "num_layers", "intermediate_size", "vocab_size", "max_position_embeddings")
@@ -182,9 +219,22 @@ class BertConfig:
             raise ConfigError(
                 f"model.heads_per_layer has {max(self.layer_heads)}; expected up to the {self.num_heads} of num_heads"
             )
-        rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
+        if self.positions == "rotary" and self.head_size % 2:
+            raise ConfigError(
+                f"model.positions is 'rotary', and hidden_size / num_heads is {self.head_size}; expected an even number"
+            )
+        if self.local_layers and self.shared_layers:
+            raise ConfigError("model.local_layers is set, but with shared_layers all layers are alike; leave it out")
+        if list(self.local_layers) != sorted({*self.local_layers} & {*range(self.num_layers)}):
+            raise ConfigError(
+                f"model.local_layers is {shown(self.local_layers)}; expected ascending numbers from 0 to "
+                f"{self.num_layers - 1}"
+            )
+        if not self.first_norm and self.norm == "post":
+            raise ConfigError("model.first_norm is False, which needs model.norm 'pre'; set one of them")
+        rows = self.vocab_size + self.position_rows + self.type_vocab_size
         heads, inner = (sum(sizes[: self.num_blocks]) for sizes in (self.layer_heads, self.layer_intermediates))
-        blocks = 4 * heads * self.head_size + 2 * inner
+        blocks = 4 * heads * self.head_size + self.feed_forward_matrices * inner
         weights = rows * self.embedding_width + (self.embedding_size + blocks) * self.hidden_size
         if weights > _MOST_WEIGHTS:
             raise ConfigError(

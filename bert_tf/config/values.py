@@ -53,7 +53,10 @@ _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 
 
 class Rule(TypedDict, total=False):
-    """Limits of a number, or the values of a text, for each element of a tuple; and the end of the error message."""
+    """Limits of a number, or the values of a text, for each element of a tuple; and the end of the error message.
+
+    `sparse` leaves a field out of files while it has its default: they stay as they were before there was such a field.
+    """
 
     at_least: float
     above: float
@@ -61,6 +64,7 @@ class Rule(TypedDict, total=False):
     below: float
     choices: tuple[str, ...]
     hint: str
+    sparse: bool
 
 
 def setting(default: Any, **rule: Unpack[Rule]) -> Any:
@@ -315,7 +319,14 @@ def _expected(kind: Any, rule: Mapping[str, Any], in_json: bool) -> str:
 
 def to_dict(config: "DataclassInstance") -> Json:
     """Converts a dataclass to a dict of JSON-ready values."""
-    return dataclasses.asdict(config)
+    values = dataclasses.asdict(config)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            values[field.name] = to_dict(value)
+        elif field.metadata.get("sparse") and value == field.default:
+            del values[field.name]
+    return values
 
 
 def from_dict(cls: type[_Config], values: Mapping[str, Any], where: str = "") -> _Config:

@@ -18,8 +18,8 @@ from bert_tf.types import Array, Json
 # that is newer than the server would fail at the first request. So look at an op before you add it here.
 SERVED_OPS = frozenset(
     """
-    Add AddV2 All Any ArgMax AsString Assert AssignVariableOp BatchMatMulV2 BiasAdd Bitcast BitwiseAnd BroadcastTo
-    Case Cast ConcatV2 Const Cumsum DecodeRaw DenseBincount DisableCopyOnRead DivNoNan EnsureShape Equal Erf
+    Abs Add AddV2 All Any ArgMax AsString Assert AssignVariableOp BatchMatMulV2 BiasAdd Bitcast BitwiseAnd BroadcastTo
+    Case Cast ConcatV2 Const Cos Cumsum DecodeRaw DenseBincount DisableCopyOnRead DivNoNan EnsureShape Equal Erf
     ExpandDims FastBertNormalize FastWordpieceTokenizeWithOffsets Fill FlatMapDataset FloorDiv FloorMod GatherNd
     GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If Less LessEqual LogicalAnd LogicalNot LogicalOr
     LookupTableFindV2 LookupTableImportV2 LowerBound MatMul MatchingFiles MatrixBandPart Max Maximum Mean Merge
@@ -27,7 +27,7 @@ SERVED_OPS = frozenset(
     PartitionedCall Placeholder PrintV2 Prod QuantizeV2 RaggedGather RaggedRange RaggedTensorToTensor Range
     ReadVariableOp RealDiv ReduceDataset ReduceJoin Relu Reshape RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScatterNd
     Select SelectV2 SentencepieceOp SentencepieceTokenizeOp SentencepieceTokenizeWithOffsetsOp SerializeTensor Shape
-    ShardedFilename Sigmoid Size Softmax Split Square Squeeze StatefulPartitionedCall StatelessIf StatelessWhile
+    ShardedFilename Sigmoid Sin Size Softmax Split Square Squeeze StatefulPartitionedCall StatelessIf StatelessWhile
     StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLength StringSplitV2
     StringToHashBucketFast Sub Substr Sum Switch TakeDataset Tanh TensorListConcatV2 TensorListFromTensor
     TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset

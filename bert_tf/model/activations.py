@@ -1,5 +1,6 @@
 """GELU with hand-written derivatives: a chain of plain ops would pass over memory a dozen times."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -18,12 +19,29 @@ def activation(name: str) -> _Activation:
     return _FUNCTIONS[name]
 
 
+@dataclasses.dataclass(frozen=True)
+class Gated:
+    """The activation of a gated feed-forward network: [..., 2 * size] -> [..., size].
+
+    Attributes:
+        activation: of the first half, which the second half is multiplied by.
+    """
+
+    activation: _Activation
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        activated, gate = tf.split(x, 2, -1)
+        return self.activation(activated) * gate
+
+
 def without_gradient(function: _Activation) -> _Activation:
     """The activation as plain operations, for inference.
 
     TensorFlow's kernel for product, bias and GELU replaces them; a hand-written gradient leaves an operation between
     them that prevents it.
     """
+    if isinstance(function, Gated):
+        return Gated(without_gradient(function.activation))
     return {tanh_gelu: fused.tanh_forward, erf_gelu: fused.erf_forward}.get(function, function)
 
 

@@ -55,7 +55,8 @@ class PlainDense(DenseForm):
         self.layer = layer
 
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
-        return self.layer.activation(add_bias(self._product(rows), self._bias(rows)))
+        outputs = self._product(rows)
+        return self.layer.activation(add_bias(outputs, self._bias(rows)) if self.layer.use_bias else outputs)
 
     def _product(self, rows: tf.Tensor) -> tf.Tensor:
         # The cast is Keras' own, but not where a block is recomputed in the backward pass, outside of its scope.
@@ -69,12 +70,12 @@ class CompiledDense(PlainDense):
     """With bias and GELU, or bias, dropout and residual connection, in one pass over memory."""
 
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
-        if not has_bias_form(self.layer.activation):
+        if not (self.layer.use_bias and has_bias_form(self.layer.activation)):
             return super().__call__(rows)
         return of_sum(self.layer.activation, self._product(rows), self.layer.bias)
 
     def added(self, x: tf.Tensor, rows: tf.Tensor, dropout: Dropout | None = None) -> tf.Tensor:
-        if dropout is None or not dropout.is_fused(x):
+        if dropout is None or not (self.layer.use_bias and dropout.is_fused(x)):
             return super().added(x, rows, dropout)
         return dropout.added(x, self._product(rows), self._bias(x))
 
@@ -83,8 +84,16 @@ class InferredDense(PlainDense):
     """Without hand-written gradients between the operations, so that TensorFlow makes one kernel of them."""
 
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+        outputs = self._product(rows)
+        if self.layer.use_bias:
+            outputs = tf.nn.bias_add(outputs, self._bias(rows))
         # Activation before any reshape: product, bias and GELU become one kernel.
-        return without_gradient(self.layer.activation)(tf.nn.bias_add(self._product(rows), self._bias(rows)))
+        return without_gradient(self.layer.activation)(outputs)
+
+
+def bias_of(layer: Any) -> tf.Tensor:
+    """The bias of a dense layer, zeros if it has none: float32 [units]."""
+    return tf.convert_to_tensor(layer.bias) if layer.use_bias else tf.zeros(layer.kernel.shape[1:])
 
 
 @tf.custom_gradient

@@ -23,17 +23,19 @@ from bert_tf.model.layers import (
     WithoutPadding,
     WithPadding,
     initializer,
+    layer_norm,
     read_config,
 )
 from bert_tf.model.memory import check_memory
 from bert_tf.model.mode import Tokens, computing, current, inferred
-from bert_tf.model.normalization import LayerNorm
 from bert_tf.model.positions import (
     AttentionBias,
     CausalAttentionBias,
     LastToken,
+    LocalAttentionBias,
     PackedAttentionBias,
     PackedPositions,
+    Positions,
     TokensAt,
 )
 from bert_tf.model.ranges import Ranges
@@ -85,10 +87,17 @@ def attention_probabilities(encoder: "BertEncoder", features: Tensors) -> tf.Ten
 def _attention_probabilities(encoder: "BertEncoder", features: Tensors) -> tf.Tensor:
     outputs = encoder(features, training=False)
     inputs = [outputs["embedding_output"], *outputs["encoder_outputs"][:-1]]  # of each layer
-    bias = encoder.get_layer("attention_bias")(features["input_mask"])
+    config, mask = encoder.config, features["input_mask"]
+    bias = local_bias = encoder.get_layer("attention_bias")(mask)
+    if config.local_layers:
+        local_bias = encoder.get_layer("local_attention_bias")(bias)
+    positions = encoder.get_layer("positions")(mask) if config.positions == "rotary" else None
     blocks = zip(itertools.cycle(encoder.blocks()), inputs, strict=False)
-    found = [block.attention_probabilities(x, bias) for block, x in blocks]
-    most = max(encoder.config.layer_heads)
+    found = [
+        block.attention_probabilities(x, local_bias if index in config.local_layers else bias, positions)
+        for index, (block, x) in enumerate(blocks)
+    ]
+    most = max(config.layer_heads)
     return tf.stack([tf.pad(one, [[0, 0], [0, most - one.shape[1]], [0, 0], [0, 0]]) for one in found], 1)
 
 
@@ -195,23 +204,27 @@ class BertEncoder(FunctionalModel):
         embeddings = Embeddings(config, tables, name="embeddings", dtype=policy)
         inputs = encoder_inputs()
         mask, embedded = inputs["input_mask"], [inputs["input_word_ids"], inputs["input_type_ids"]]
-        if packed:
-            embedded.append(PackedPositions(name="positions")(mask))
-        x = embedded_tokens = embeddings(*embedded)
+        rotary, positions = config.positions == "rotary", None
+        if packed or rotary:
+            positions = (PackedPositions if packed else Positions)(name="positions")(mask)
+        x = embedded_tokens = embeddings(*embedded, *([positions] if packed and not rotary else []))
         causal = config.attention == "causal"
         bias_layer = PackedAttentionBias if packed else CausalAttentionBias if causal else AttentionBias
-        bias = bias_layer(name="attention_bias", dtype="float32")(mask)
+        bias = local_bias = bias_layer(name="attention_bias", dtype="float32")(mask)
+        if config.local_layers:
+            local_bias = LocalAttentionBias(config.local_distance, name="local_attention_bias", dtype="float32")(bias)
         x = WithoutPadding(name="without_padding", autocast=False)(x)
         with_padding = WithPadding(name="with_padding", autocast=False)
         layer_outputs = []
         blocks = [
             TransformerBlock(config, index, name=f"layer_{index}", dtype=policy) for index in range(config.num_blocks)
         ]
-        for block in blocks * (config.num_layers // config.num_blocks):
-            x = block(x, bias)
+        others = [positions] if rotary else []
+        for index, block in enumerate(blocks * (config.num_layers // config.num_blocks)):
+            x = block(x, local_bias if index in config.local_layers else bias, *others)
             layer_outputs.append(with_padding(x, embedded_tokens))
         if config.norm == "pre":
-            x = LayerNorm(config.layer_norm_epsilon, name="final_norm", dtype=policy)(x)
+            x = layer_norm(config, "final_norm", policy)(x)
             x = with_padding(x, embedded_tokens)
         else:
             x = layer_outputs[-1]

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig, from_dict, to_dict
 from bert_tf.errors import ConfigError
-from bert_tf.model.activations import activation
+from bert_tf.model.activations import Gated, activation
 from bert_tf.model.compute import (
     AttentionForm,
     CompiledAttention,
@@ -24,6 +24,7 @@ from bert_tf.model.compute import (
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.mode import AllPositions, current, repeatable
 from bert_tf.model.normalization import LayerNorm, Shape
+from bert_tf.model.positions import rotated
 from bert_tf.types import Json
 
 
@@ -101,6 +102,11 @@ class NumberedLayer(ConfiguredLayer):
         return super().get_config() | {"index": self.index}
 
 
+def layer_norm(config: BertConfig, name: str, dtype: keras.DTypePolicy) -> LayerNorm:
+    """A LayerNorm of the encoder."""
+    return LayerNorm(config.layer_norm_epsilon, config.norm_offset, name=name, dtype=dtype)
+
+
 def transform_layer(config: BertConfig, units: int, dtype: keras.DTypePolicy) -> Dense:
     """The dense layer with the encoder's activation at the beginning of a head."""
     return Dense(
@@ -135,8 +141,7 @@ class Embeddings(ConfiguredLayer):
 
     def __init__(self, config: BertConfig, tables: Self | None = None, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
-        own = functools.partial(LayerNorm, config.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
-        self.norm = tables.norm if tables else own()
+        self.norm = tables.norm if tables else layer_norm(config, "norm", self.dtype_policy)
         # Not as an attribute: Keras would take the rest of that layer for a part of this one.
         self._shared = (lambda: tables) if tables else None
         self.dropout = Dropout(config.dropout, dtype=self.dtype_policy)
@@ -160,13 +165,15 @@ class Embeddings(ConfiguredLayer):
 
         if self._shared:
             tables = self._shared()
-            self.word_embeddings, self.position_embeddings = tables.word_embeddings, tables.position_embeddings
+            self.word_embeddings = tables.word_embeddings
+            if config.position_rows:
+                self.position_embeddings = tables.position_embeddings
             if config.type_vocab_size:
                 self.type_embeddings = tables.type_embeddings
         else:
-            positions = config.position_offset + config.max_position_embeddings
             self.word_embeddings = table(config.vocab_size, "word_embeddings")
-            self.position_embeddings = table(positions, "position_embeddings")
+            if config.position_rows:
+                self.position_embeddings = table(config.position_rows, "position_embeddings")
             if config.type_vocab_size:
                 self.type_embeddings = table(config.type_vocab_size, "type_embeddings")
             self.norm.build((None, None, config.embedding_width))
@@ -176,19 +183,22 @@ class Embeddings(ConfiguredLayer):
     def call(
         self, ids: tf.Tensor, type_ids: tf.Tensor, positions: tf.Tensor | None = None, training: bool = False
     ) -> tf.Tensor:
-        offset = self.config.position_offset
-        if positions is None:
-            # Padding follows the tokens of a row, so the position is the index in the row.
-            positions = self.position_embeddings[offset : offset + tf.shape(ids)[1]]
-        else:
-            positions = tf.gather(self.position_embeddings, offset + positions)
-        x = self.lookup(ids) + self._type_vectors(type_ids) + positions  # [batch, length, width]
+        x = self.lookup(ids) + self._type_vectors(type_ids)  # [batch, length, width]
+        if self.config.position_rows:
+            x += self._position_vectors(ids, positions)
         x = self.dropout(self.norm(x), training=training)
         return self.projection(x) if self.config.embedding_size else x  # [batch, length, hidden]
 
     def lookup(self, ids: tf.Tensor) -> tf.Tensor:
         """Word embeddings of ids [batch, length]: [batch, length, width]."""
         return tf.gather(self.word_embeddings, ids) if self.converted is None else self.converted(ids)
+
+    def _position_vectors(self, ids: tf.Tensor, positions: tf.Tensor | None) -> tf.Tensor:
+        offset = self.config.position_offset
+        if positions is None:
+            # Padding follows the tokens of a row, so the position is the index in the row.
+            return self.position_embeddings[offset : offset + tf.shape(ids)[1]]
+        return tf.gather(self.position_embeddings, offset + positions)
 
     def _type_vectors(self, type_ids: tf.Tensor) -> tf.Tensor | float:
         if self.config.type_vocab_size < 2:
@@ -217,15 +227,16 @@ class SelfAttention(NumberedLayer):
 
     def __init__(self, config: BertConfig, index: int = 0, **kwargs: Any) -> None:
         super().__init__(config, index, **kwargs)
-        make = initializer(config)
         self._heads_shape = config.layer_heads[index], config.head_size
         self._width = math.prod(self._heads_shape)
         # The kernel's columns are [3, heads, head_size]: query, key, value.
-        self.qkv = Dense(3 * self._width, kernel_initializer=make, name="qkv", dtype=self.dtype_policy)
-        self.output_projection = Dense(
-            config.hidden_size, kernel_initializer=make, name="output", dtype=self.dtype_policy
+        dense = functools.partial(
+            Dense, use_bias=config.biases, kernel_initializer=initializer(config), dtype=self.dtype_policy
         )
+        self.qkv = dense(3 * self._width, name="qkv")
+        self.output_projection = dense(config.hidden_size, name="output")
         self.dropout = Dropout(config.attention_dropout, dtype=self.dtype_policy)
+        self._base = config.local_rotary_base if index in config.local_layers else config.rotary_base
 
     def build(self, inputs_shape: Shape) -> None:
         self.qkv.build(inputs_shape)
@@ -237,23 +248,29 @@ class SelfAttention(NumberedLayer):
             return self.converted or InferredAttention()
         return CompiledAttention() if current().way(self.compute_dtype) == "compiled" else PlainAttention()
 
-    def attend(self, rows: tf.Tensor, layout: AllPositions, bias: tf.Tensor, training: bool) -> tf.Tensor:
+    def attend(
+        self, rows: tf.Tensor, layout: AllPositions, bias: tf.Tensor, positions: tf.Tensor | None, training: bool
+    ) -> tf.Tensor:
         """Attention without the output projection, from [rows, hidden] of this layout to [rows, heads * head_size]."""
-        heads = self._heads(rows, layout)
+        heads = self._heads(rows, layout, positions)
         # Not through the layer of dropout if there is none, which would convert the probabilities to its dtype.
         context = self.compute(training)(*heads, bias, self.dropout if training else None)
         return layout.without_padding(tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, self._width]))
 
-    def probabilities(self, inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    def probabilities(self, inputs: tf.Tensor, bias: tf.Tensor, positions: tf.Tensor | None) -> tf.Tensor:
         """Attention probabilities without dropout: float32 [batch, heads, length, length]."""
-        query, key, _ = self._heads(flattened(inputs), AllPositions(tf.shape(inputs)))
+        query, key, _ = self._heads(flattened(inputs), AllPositions(tf.shape(inputs)), positions)
         return InferredAttention().probabilities(query, key, bias)
 
-    def _heads(self, rows: tf.Tensor, layout: AllPositions) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _heads(
+        self, rows: tf.Tensor, layout: AllPositions, positions: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Query, key and value: each [batch, heads, length, head_size]."""
         shape = [layout.shape[0], layout.shape[1], 3, *self._heads_shape]
         qkv = tf.reshape(layout.with_padding(self.qkv(rows)), shape)
         query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
+        if positions is not None:
+            query, key = (rotated(one, positions, self._base) for one in (query, key))
         return query, key, value
 
 
@@ -277,25 +294,30 @@ class WithPadding(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("bert_tf")
 class TransformerBlock(NumberedLayer):
-    """Self-attention and a two-layer feed-forward network, each with dropout, residual and LayerNorm."""
+    """Self-attention and a feed-forward network, each with dropout, residual and LayerNorm; of parts that the config
+    names.
+    """
 
     def __init__(self, config: BertConfig, index: int = 0, **kwargs: Any) -> None:
         super().__init__(config, index, **kwargs)
-        policy, make = self.dtype_policy, initializer(config)
+        policy, inner = self.dtype_policy, config.layer_intermediates[index]
+        dense = functools.partial(Dense, use_bias=config.biases, kernel_initializer=initializer(config), dtype=policy)
+        applied = activation(config.activation)
+        self._pre = config.norm == "pre"
         self.attention = SelfAttention(config, index, name="attention", dtype=policy)
-        self.attention_norm = LayerNorm(config.layer_norm_epsilon, name="attention_norm", dtype=policy)
-        self.intermediate = Dense(
-            config.layer_intermediates[index],
-            activation(config.activation),
-            kernel_initializer=make,
-            name="intermediate",
-            dtype=policy,
+        has_norm = index > 0 or config.first_norm
+        self.attention_norm = (
+            layer_norm(config, "attention_norm", policy) if has_norm else keras.layers.Identity(dtype=policy)
         )
-        self.output_projection = Dense(config.hidden_size, kernel_initializer=make, name="output", dtype=policy)
-        self.output_norm = LayerNorm(config.layer_norm_epsilon, name="output_norm", dtype=policy)
+        if config.feed_forward == "gated":
+            self.intermediate = dense(2 * inner, Gated(applied), name="intermediate")
+        else:
+            self.intermediate = dense(inner, applied, name="intermediate")
+        self.output_projection = dense(config.hidden_size, name="output")
+        self.output_norm = layer_norm(config, "output_norm", policy)
         self.dropout = Dropout(config.dropout, dtype=policy)
 
-    def build(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> None:
+    def build(self, inputs_shape: Shape, bias_shape: Shape | None = None, positions_shape: Shape | None = None) -> None:
         intermediate_shape = (*inputs_shape[:-1], self.config.layer_intermediates[self.index])
         self.attention.build(inputs_shape)
         self.attention_norm.build(inputs_shape)
@@ -303,37 +325,54 @@ class TransformerBlock(NumberedLayer):
         self.output_projection.build(intermediate_shape)
         self.output_norm.build(inputs_shape)
 
-    def call(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool = False) -> tf.Tensor:
-        mode = current()
-        if mode.layout is not None:  # inputs and outputs are [rows, hidden] instead of [batch, length, hidden]
-            return self._rows(inputs, mode.layout, bias, training)
-        if not (training and mode.recompute):
-            return self._block(inputs, bias, training)
-        return tf.recompute_grad(repeatable(lambda inputs, bias: self._block(inputs, bias, True)))(inputs, bias)
+    def call(
+        self, inputs: tf.Tensor, bias: tf.Tensor, positions: tf.Tensor | None = None, training: bool = False
+    ) -> tf.Tensor:
+        """The block on states [batch, length, hidden], or in a mode with a layout on [rows, hidden].
 
-    def attention_probabilities(self, inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        Args:
+            inputs: the states.
+            bias: added to the scores of the attention, as it broadcasts to [batch, heads, length, length].
+            positions: int32 [batch or 1, length]; None unless the config says "rotary".
+            training: whether there is dropout.
+        """
+        mode = current()
+        if mode.layout is not None:
+            return self._rows(inputs, mode.layout, bias, positions, training)
+
+        def block(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+            # Rows throughout: reshapes and their shapes would be half of the ops.
+            layout = AllPositions(tf.shape(inputs))
+            return unflattened(self._rows(flattened(inputs), layout, bias, positions, training), inputs)
+
+        return (tf.recompute_grad(repeatable(block)) if training and mode.recompute else block)(inputs, bias)
+
+    def attention_probabilities(self, inputs: tf.Tensor, bias: tf.Tensor, positions: tf.Tensor | None) -> tf.Tensor:
         """Attention probabilities for the block's inputs: float32 [batch, heads, length, length]."""
-        return self.attention.probabilities(self.attention_norm(inputs) if self.config.norm == "pre" else inputs, bias)
+        return self.attention.probabilities(self._attended(inputs), bias, positions)
 
     def queries_keys_values(self, inputs: tf.Tensor) -> tf.Tensor:
         """Queries, keys and values for the block's inputs, heads side by side: [batch, length, 3 * hidden]."""
-        return self.attention.qkv(self.attention_norm(inputs) if self.config.norm == "pre" else inputs)
+        return self.attention.qkv(self._attended(inputs))
 
-    def _block(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
-        # Rows throughout: reshapes and their shapes would be half of the ops.
-        return unflattened(self._rows(flattened(inputs), AllPositions(tf.shape(inputs)), bias, training), inputs)
+    def _attended(self, inputs: tf.Tensor) -> tf.Tensor:
+        """The states that the attention reads."""
+        return self.attention_norm(inputs) if self._pre else inputs
 
-    def _rows(self, x: tf.Tensor, layout: AllPositions, bias: tf.Tensor, training: bool) -> tf.Tensor:
+    def _rows(
+        self, x: tf.Tensor, layout: AllPositions, bias: tf.Tensor, positions: tf.Tensor | None, training: bool
+    ) -> tf.Tensor:
         """The block on inputs [rows, hidden]."""
-        pre = self.config.norm == "pre"
-        context = self.attention.attend(self.attention_norm(x) if pre else x, layout, bias, training)
+        context = self.attention.attend(self._attended(x), layout, bias, positions, training)
         dropout = self.dropout if training else None
         # Not as Keras layers, which would check the number of columns: exports in int8 have additional ones.
         x = self.attention.output_projection.compute.added(x, context, dropout)
-        x = x if pre else self.attention_norm(x)
-        intermediate = self.intermediate(self.output_norm(x) if pre else x)
+        x = x if self._pre else self.attention_norm(x)
+        intermediate = self.intermediate(self.output_norm(x) if self._pre else x)
         x = self.output_projection.compute.added(x, intermediate, dropout)
-        return x if pre else self.output_norm(x)
+        return x if self._pre else self.output_norm(x)
 
-    def compute_output_shape(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> Shape:
+    def compute_output_shape(
+        self, inputs_shape: Shape, bias_shape: Shape | None = None, positions_shape: Shape | None = None
+    ) -> Shape:
         return inputs_shape

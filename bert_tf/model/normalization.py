@@ -18,18 +18,25 @@ _WithGradient: TypeAlias = tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tenso
 
 @keras.saving.register_keras_serializable("bert_tf")
 class LayerNorm(keras.layers.Layer):
-    """Normalises the last axis in float32, then returns gamma x + beta."""
+    """Normalises the last axis in float32, then returns gamma x + beta.
 
-    def __init__(self, epsilon: float, **kwargs: Any) -> None:
+    Args:
+        epsilon: added to the variance.
+        offset: whether there is a beta.
+    """
+
+    def __init__(self, epsilon: float, offset: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.epsilon = epsilon
+        self.epsilon, self.offset = epsilon, offset
 
     def build(self, input_shape: Shape) -> None:
         self.gamma = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="gamma", autocast=False)
-        self.beta = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="beta", autocast=False)
+        if self.offset:
+            self.beta = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="beta", autocast=False)
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        gamma, beta = tf.cast(self.gamma, tf.float32), tf.cast(self.beta, tf.float32)
+        gamma = tf.cast(self.gamma, tf.float32)
+        beta = tf.cast(self.beta, tf.float32) if self.offset else tf.zeros_like(gamma)
         # Products of TPUs, and of GPUs with TF32, are too coarse for its sums.
         if current().way(inputs.dtype.name) == "compiled" and only_cpus():
             outputs = _normalized(tf.reshape(inputs, [-1, inputs.shape[-1]]), gamma, beta, self.epsilon)
@@ -44,7 +51,7 @@ class LayerNorm(keras.layers.Layer):
         return input_shape
 
     def get_config(self) -> Json:
-        return super().get_config() | {"epsilon": self.epsilon}
+        return super().get_config() | {"epsilon": self.epsilon, "offset": self.offset}
 
 
 def _normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:

@@ -1,7 +1,11 @@
 """Layers on the positions of a row: which of them attend to each other, their numbers, and states at some of them."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
+
+from bert_tf.types import Json
 
 # Added to attention scores at padding, as in google-research/bert. float16 can represent it; minus infinity would turn
 # an all-padding row into NaN.
@@ -44,12 +48,43 @@ class PackedAttentionBias(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
+class LocalAttentionBias(keras.layers.Layer):
+    """Restricts an attention bias [batch, 1, 1 or length, length] to positions near each other: float32
+    [batch, 1, length, length].
+
+    Args:
+        distance: the most positions from a token to one that it may attend to.
+    """
+
+    def __init__(self, distance: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.distance = distance
+
+    def call(self, bias: tf.Tensor) -> tf.Tensor:
+        # Not by band_part, which fails for rows that are shorter than the distance.
+        positions = tf.range(tf.shape(bias)[-1])
+        apart = tf.abs(tf.expand_dims(positions, 1) - tf.expand_dims(positions, 0))
+        return bias + tf.where(apart <= self.distance, 0.0, MASKED_SCORE)
+
+    def get_config(self) -> Json:
+        return super().get_config() | {"distance": self.distance}
+
+
+@keras.saving.register_keras_serializable("bert_tf")
 class LastToken(keras.layers.Layer):
     """States [batch, length, hidden] and input_mask [batch, length] -> [batch, hidden]: the state of the last token."""
 
     def call(self, states: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         last = tf.maximum(tf.reduce_sum(tf.cast(mask > 0, tf.int32), -1) - 1, 0)
         return tf.gather(states, last, batch_dims=1)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class Positions(keras.layers.Layer):
+    """input_mask [batch, length] -> int32 [1, length]: the index of each position. Padding follows the tokens."""
+
+    def call(self, mask: tf.Tensor) -> tf.Tensor:
+        return tf.expand_dims(tf.range(tf.shape(mask)[1]), 0)
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -72,3 +107,21 @@ class TokensAt(keras.layers.Layer):
 
     def call(self, states: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         return tf.gather(states, positions, batch_dims=1)
+
+
+def rotated(x: tf.Tensor, positions: tf.Tensor, base: float) -> tf.Tensor:
+    """Queries or keys, rotated by their positions (Su et al., 2021, section 3.2), in the order of GPT-NeoX.
+
+    Columns i and i + size / 2 of a head are a point, which is rotated by position / base^(2i / size), in float32.
+
+    Args:
+        x: [batch, heads, length, size].
+        positions: int32 [batch or 1, length].
+        base: of the wavelengths.
+    """
+    half = x.shape[-1] // 2
+    frequencies = tf.constant([base ** (-index / half) for index in range(half)], tf.float32)
+    angles = tf.cast(positions, tf.float32)[:, tf.newaxis, :, tf.newaxis] * frequencies
+    first, second = tf.split(tf.cast(x, tf.float32), 2, -1)
+    cosine, sine = tf.cos(angles), tf.sin(angles)
+    return tf.cast(tf.concat([first * cosine - second * sine, second * cosine + first * sine], -1), x.dtype)

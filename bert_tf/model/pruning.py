@@ -39,6 +39,13 @@ def layer_weights(config: BertConfig) -> int:
     return sum(math.prod(shape) for path, shape in encoder_shapes(config).items() if path.startswith(_LAYER))
 
 
+def part_weights(config: BertConfig) -> tuple[int, int]:
+    """Number of weights of a head, and of a feed-forward column."""
+    hidden, matrices = config.hidden_size, config.feed_forward_matrices
+    head = config.head_size * (4 * hidden + (3 if config.biases else 0))
+    return head, matrices * hidden + (matrices - 1 if config.biases else 0)
+
+
 def pruned_config(config: BertConfig, kept: Sequence[Kept]) -> BertConfig:
     """The architecture with these parts only; of equal sizes in all layers, it is one without sizes per layer."""
     heads, inner = (tuple(map(len, sizes)) for sizes in zip(*((one.heads, one.columns) for one in kept), strict=True))
@@ -49,6 +56,8 @@ def pruned_config(config: BertConfig, kept: Sequence[Kept]) -> BertConfig:
         heads_per_layer=() if set(heads) == {config.num_heads} else heads,
         intermediate_size=inner[0] if alike else config.intermediate_size,
         intermediate_sizes=() if alike else inner,
+        local_layers=tuple(index for index, one in enumerate(kept) if one.layer in config.local_layers),
+        first_norm=config.first_norm or kept[0].layer > 0,
     ).check()
 
 
@@ -65,11 +74,12 @@ def pruned_weights(config: BertConfig, weights: Mapping[str, Array], kept: Seque
         before = f"{_LAYER}{one.layer}/"
         size, width = config.head_size, config.layer_heads[one.layer] * config.head_size
         attended = np.concatenate([np.arange(head * size, (head + 1) * size) for head in one.heads])
-        columns = np.array(one.columns)
+        columns, inner = np.array(one.columns), config.layer_intermediates[one.layer]
+        halves = np.concatenate([part * inner + columns for part in range(config.feed_forward_matrices - 1)])
         selected = {
             "attention/qkv": (-1, np.concatenate([part * width + attended for part in range(3)])),
             "attention/output/kernel": (0, attended),
-            "intermediate": (-1, columns),
+            "intermediate": (-1, halves),
             "output/kernel": (0, columns),
         }
         for path, values in weights.items():

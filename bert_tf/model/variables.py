@@ -4,6 +4,7 @@ They repeat what the layers do, because a layer of Keras knows the shapes of its
 them, 1.3 GB for a large model. `tests/model/test_build.py` compares both. Those of heads are in `head_table.py`.
 """
 
+import functools
 import re
 
 from bert_tf.config import BertConfig
@@ -23,34 +24,36 @@ def range_shapes(shapes: Shapes) -> Shapes:
 def encoder_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     """Shapes of the variables of an encoder by path, in the order of the computation."""
     hidden, width = config.hidden_size, config.embedding_width
-    shapes: dict[str, tuple[int, ...]] = {
-        "embeddings/word_embeddings": (config.vocab_size, width),
-        "embeddings/position_embeddings": (config.position_offset + config.max_position_embeddings, width),
-    }
+    shapes: dict[str, tuple[int, ...]] = {"embeddings/word_embeddings": (config.vocab_size, width)}
+    if config.position_rows:
+        shapes["embeddings/position_embeddings"] = (config.position_rows, width)
     if config.type_vocab_size:
         shapes["embeddings/type_embeddings"] = (config.type_vocab_size, width)
-    shapes |= norm_shapes("embeddings/norm", width)
+    dense = functools.partial(dense_shapes, bias=config.biases)  # of the blocks
+    norm = functools.partial(norm_shapes, offset=config.norm_offset)
+    shapes |= norm("embeddings/norm", width)
     if config.embedding_size:
         shapes |= dense_shapes("embeddings/projection", width, hidden)
     for index in range(config.num_blocks):
         layer, inner = f"layer_{index}", config.layer_intermediates[index]
         attended = config.layer_heads[index] * config.head_size
-        shapes |= dense_shapes(f"{layer}/attention/qkv", hidden, 3 * attended)
-        shapes |= dense_shapes(f"{layer}/attention/output", attended, hidden)
-        shapes |= norm_shapes(f"{layer}/attention_norm", hidden)
-        shapes |= dense_shapes(f"{layer}/intermediate", hidden, inner)
-        shapes |= dense_shapes(f"{layer}/output", inner, hidden)
-        shapes |= norm_shapes(f"{layer}/output_norm", hidden)
+        shapes |= dense(f"{layer}/attention/qkv", hidden, 3 * attended)
+        shapes |= dense(f"{layer}/attention/output", attended, hidden)
+        if index or config.first_norm:
+            shapes |= norm(f"{layer}/attention_norm", hidden)
+        shapes |= dense(f"{layer}/intermediate", hidden, (config.feed_forward_matrices - 1) * inner)
+        shapes |= dense(f"{layer}/output", inner, hidden)
+        shapes |= norm(f"{layer}/output_norm", hidden)
     if config.norm == "pre":
-        shapes |= norm_shapes("final_norm", hidden)
+        shapes |= norm("final_norm", hidden)
     return shapes | (dense_shapes("pooler", hidden, hidden) if config.pooler else {})
 
 
-def dense_shapes(name: str, inputs: int, outputs: int) -> dict[str, tuple[int, ...]]:
+def dense_shapes(name: str, inputs: int, outputs: int, *, bias: bool = True) -> dict[str, tuple[int, ...]]:
     """Shapes of the variables of a dense layer by path."""
-    return {f"{name}/kernel": (inputs, outputs), f"{name}/bias": (outputs,)}
+    return {f"{name}/kernel": (inputs, outputs)} | ({f"{name}/bias": (outputs,)} if bias else {})
 
 
-def norm_shapes(name: str, size: int) -> dict[str, tuple[int, ...]]:
+def norm_shapes(name: str, size: int, *, offset: bool = True) -> dict[str, tuple[int, ...]]:
     """Shapes of the variables of a LayerNorm by path."""
-    return {f"{name}/gamma": (size,), f"{name}/beta": (size,)}
+    return {f"{name}/{vector}": (size,) for vector in ("gamma", "beta")[: 2 if offset else 1]}

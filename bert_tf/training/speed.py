@@ -61,8 +61,8 @@ def row_flops(length: float, config: BertConfig, *, predictions: int = 0, pooled
     """
     hidden, width = config.hidden_size, config.embedding_width
     attended = sum(config.layer_heads) * config.head_size  # columns of all layers
-    # Query, key, value and output are four of [hidden, attended]; the feed-forward network is two.
-    dense = 2 * hidden * (4 * attended + 2 * sum(config.layer_intermediates))
+    # Query, key, value and output are four of [hidden, attended]; the feed-forward network is two, or three.
+    dense = 2 * hidden * (4 * attended + config.feed_forward_matrices * sum(config.layer_intermediates))
     attention = 2 * 2 * length * attended  # attention scores and weighted sum of the values, of one position with all
     projected = 2 * config.embedding_size * hidden
     predicted = 2 * width * (hidden + config.vocab_size)

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from bert_tf.model import fused
-from bert_tf.model.compute import DenseForm, Form, InferredAttention
+from bert_tf.model.activations import Gated, without_gradient
+from bert_tf.model.compute import DenseForm, Form, InferredAttention, bias_of
 from bert_tf.model.layers import Dense, Embeddings, TransformerBlock
 
 
@@ -28,10 +29,11 @@ def converted_embeddings(embeddings: Embeddings) -> Iterator[Form]:
 
 def converted_block(block: TransformerBlock) -> Iterator[Form]:
     """The layers of a block, and what they compute in bfloat16 (their attribute `converted`)."""
+    gated = block.config.feed_forward == "gated"
     for layer, name, dtype in (
         (block.attention.qkv, "", tf.bfloat16),
         (block.attention.output_projection, "", tf.float32),
-        (block.intermediate, block.config.activation, tf.bfloat16),
+        (block.intermediate, "" if gated else block.config.activation, tf.bfloat16),
         (block.output_projection, "", tf.float32),
     ):
         yield layer, _Product(layer, name, dtype)
@@ -44,12 +46,16 @@ class _Product(DenseForm):
     def __init__(self, layer: Dense, name: str, dtype: tf.DType) -> None:
         # Variables of bfloat16: a cast of float32 variables would be computed in every request.
         self._kernel = tf.Variable(tf.cast(layer.kernel, tf.bfloat16), trainable=False)
-        self._bias = tf.Variable(tf.cast(layer.bias, tf.bfloat16), trainable=False)
+        self._bias = tf.Variable(tf.cast(bias_of(layer), tf.bfloat16), trainable=False)
         self._name, self._dtype = name, dtype
+        self._gated = without_gradient(layer.activation) if isinstance(layer.activation, Gated) else None
 
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
         kernel, bias = map(tf.convert_to_tensor, (self._kernel, self._bias))
-        return tf.cast(fused.product(tf.cast(rows, tf.bfloat16), kernel, bias, self._name), self._dtype)
+        outputs = fused.product(tf.cast(rows, tf.bfloat16), kernel, bias, self._name)
+        if self._gated:
+            outputs = self._gated(tf.cast(outputs, tf.float32))
+        return tf.cast(outputs, self._dtype)
 
 
 class Lookup:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.model.activations import without_gradient
-from bert_tf.model.compute import DenseForm, Form
+from bert_tf.model.compute import DenseForm, Form, bias_of
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.layers import Dense, Embeddings
 from bert_tf.model.ranges import products
@@ -102,7 +102,7 @@ class _Product(DenseForm):
         self._layer, self._kernel = layer, kernel
 
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
-        outputs = tf.nn.bias_add(tf.matmul(rows, self._kernel.read()), tf.convert_to_tensor(self._layer.bias))
+        outputs = tf.nn.bias_add(tf.matmul(rows, self._kernel.read()), bias_of(self._layer))
         return without_gradient(self._layer.activation)(outputs)
 
 

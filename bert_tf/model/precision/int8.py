@@ -26,7 +26,7 @@ import tensorflow as tf
 from bert_tf.errors import DataError, UnsuitedError
 from bert_tf.model import fused
 from bert_tf.model.activations import activation
-from bert_tf.model.compute import DenseForm, Form, InferredAttention, InferredDense, converted
+from bert_tf.model.compute import DenseForm, Form, InferredAttention, InferredDense, bias_of, converted
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.layers import Dense, Embeddings, TransformerBlock
@@ -63,8 +63,14 @@ def calibrate(model: keras.Model, batches: Iterable[Tensors]) -> list[Largest]:
 
     Raises:
         DataError: it computes NaN or infinity.
+        UnsuitedError: its feed-forward networks are gated.
     """
-    blocks = encoder_of(model).blocks()
+    encoder = encoder_of(model)
+    if encoder.config.feed_forward == "gated":
+        raise UnsuitedError(
+            "int8: model.feed_forward is 'gated', and only that of 'plain' can be rounded; use bfloat16, int4 or none"
+        )
+    blocks = encoder.blocks()
     found: list[dict[str, Array]] = [{} for _ in blocks]
     for features in batches:
         tokens = features["input_mask"].numpy().reshape(-1) > 0
@@ -344,7 +350,7 @@ _FORMS: dict[str, Callable[[TransformerBlock, Largest, bool], DenseForm]] = {
 
 
 def _weights(layer: Dense) -> tuple[tf.Tensor, tf.Tensor]:
-    return tf.convert_to_tensor(layer.kernel), tf.convert_to_tensor(layer.bias)
+    return tf.convert_to_tensor(layer.kernel), bias_of(layer)
 
 
 def _context_divisors(block: TransformerBlock, largest: Largest) -> tf.Tensor:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert_tf.model import fused
 from bert_tf.model.activations import without_gradient
-from bert_tf.model.compute import DenseForm, Form
+from bert_tf.model.compute import DenseForm, Form, bias_of
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.layers import Dense
 from bert_tf.model.precision import int8
@@ -50,13 +50,13 @@ class _Smoothed(DenseForm):
         divisors = int8.smoothing(tf.cast(largest, tf.float32), kernel)
         self._factors = tf.Variable(1 / divisors, trainable=False)
         self._kernel = tf.Variable(kernel * divisors[:, tf.newaxis], trainable=False)
-        self._bias, self._activation = layer.bias, without_gradient(layer.activation)
+        self._layer, self._activation = layer, without_gradient(layer.activation)
         self._lowest = -1.0 if lowest is None else float(lowest / tf.reduce_min(divisors))
         self._clipped = clipped
 
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
-        factors, kernel, bias = map(tf.convert_to_tensor, (self._factors, self._kernel, self._bias))
+        factors, kernel = map(tf.convert_to_tensor, (self._factors, self._kernel))
         rows = rows * factors
         if self._clipped:  # one operation, which exports recognize
             rows = tf.raw_ops.ClipByValue(t=rows, clip_value_min=self._lowest, clip_value_max=1.0)
-        return self._activation(tf.nn.bias_add(tf.matmul(rows, kernel), bias))
+        return self._activation(tf.nn.bias_add(tf.matmul(rows, kernel), bias_of(self._layer)))

@@ -25,7 +25,7 @@ from bert_tf.model.compute import DenseForm, InferredDense, converted
 from bert_tf.model.encoder import BertEncoder, encoder_of, ranges_of
 from bert_tf.model.layers import Dense
 from bert_tf.model.mode import Mode, computing, infer
-from bert_tf.model.pruning import Kept, all_parts, layer_weights, pruned_config, pruned_weights
+from bert_tf.model.pruning import Kept, all_parts, layer_weights, part_weights, pruned_config, pruned_weights
 from bert_tf.progress import log
 from bert_tf.quiet import traced_function
 from bert_tf.tasks.objective import Objective
@@ -312,7 +312,7 @@ def _combinations(
     if layer_weights(whole) <= most:
         return [list(layers)]
     count, sizes = sum(whole.layer_heads), whole.layer_intermediates
-    per_head, per_column = whole.head_size * (4 * whole.hidden_size + 3), 2 * whole.hidden_size + 1
+    per_head, per_column = part_weights(whole)
     fixed = layer_weights(whole) - count * per_head - sum(sizes) * per_column
 
     def with_heads(number: int) -> list[list[Kept]]:
