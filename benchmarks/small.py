@@ -15,7 +15,7 @@ quiet.import_tensorflow()
 
 from bert_tf.inference import predictions  # noqa: E402
 from bert_tf.inputs.datasets.sources import Source  # noqa: E402
-from bert_tf.report.file_reporter import table  # noqa: E402
+from bert_tf.report import tables  # noqa: E402
 from bert_tf.report.plots import draw_tradeoff  # noqa: E402
 from bert_tf.training.evaluation import Split  # noqa: E402
 from bert_tf.training.runs.compression import measured  # noqa: E402
@@ -60,7 +60,8 @@ def main() -> None:
         )
         for row in rows
     ]
-    print(table(("model", metric, "95% interval", "MB", "ms, 1 thread", "ms, 2 threads", "texts/s"), lines), end="")
+    header = ("model", metric, "95% interval", "MB", "ms, 1 thread", "ms, 2 threads", "texts/s")
+    print(tables.markdown(header, lines), end="")
     if arguments.picture:
         draw_tradeoff(arguments.picture, rows, metric)
 
