@@ -321,8 +321,10 @@ def _int8_product_by_kernel(
 ) -> tf.Tensor:
     """The activation `name`, "" for none, of rows [rows, inputs] times a kernel [inputs, outputs] plus bias [outputs].
 
-    The kernel keeps primitives with the ranges of the columns, and finds them by the addresses of these and the values
-    of the range of the rows (`number_of` in `precision/int8.py`).
+    The kernel keeps its primitives by the addresses of the ranges of the columns, not by their values, and an address
+    recurs when a model is loaded where another one was. That does no harm: with oneDNN 3, which TensorFlow has had for
+    as long as this kernel, a primitive does not contain the scales, but gets them in each call. With oneDNN 2, the
+    kernel would return results of the other model's scales.
 
     Args:
         rows: qint8 or quint8.

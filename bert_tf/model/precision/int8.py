@@ -15,7 +15,6 @@ products of int8, TensorFlow's usual operations compute the same products of the
 """
 
 import functools
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -163,32 +162,6 @@ def round_through(x: tf.Tensor) -> tf.Tensor:
     return tf.grad_pass_through(tf.round)(x)
 
 
-def number_of(largest: Array, limit: float) -> float:
-    """A positive number below `limit` for the ranges of the columns of a kernel, another one for other ranges.
-
-    It works around a fault of TensorFlow (2.17 to 2.21 at least: `QuantizedFusedMatMulOp` in mkl_matmul_op_fused.cc).
-    The kernel of int8 products keeps the primitives that it makes, for the whole process. A primitive contains the
-    ranges of the columns, but the key under which it is kept has their *address* ("wei_scale"). In short:
-
-        ranges = tf.Variable(...)                # of the columns
-        multiply(rows, weights, ranges)
-        ranges.assign(2 * ranges)                # at the same address
-        multiply(rows, weights, ranges)          # returns the first result again
-
-    An address also recurs when a model is loaded where another one was. What else is in the key: shapes and dtypes, the
-    fused operations with their constants, and the two ends of the range of the rows by value, of which only the larger
-    one has a meaning. So the smaller end says what is at the address: it is a hash of the ranges, one of a billion
-    numbers. Where two products have equal ranges, the primitive of one is right for the other.
-
-    No graph can make this certain. The key has no name or placeholder, and the smaller end is all in it that may be
-    chosen: about 30 bits, for 32 bits in each column. The address of a copy of the ranges recurs just the same, because
-    a server frees what a model has allocated when it unloads it.
-    """
-    first, end = np.array([2.0**-100, limit], np.float32).view(np.uint32).tolist()
-    digest = int.from_bytes(hashlib.sha256(largest.tobytes()).digest()[:8], "little")
-    return float(np.array([first + digest % (end - first)], np.uint32).view(np.float32)[0])
-
-
 class Product:
     """A matrix product of int8 inputs, symmetric around 0, with bias.
 
@@ -229,8 +202,7 @@ class Product:
             variable = functools.partial(tf.Variable, trainable=False)
             self._weights, self._bias = variable(tf.cast(weights, tf.int8)), variable(bias)
             self._ranges = variable(self._ranges)  # of the weights' columns
-            # The kernel takes the larger of both as the range.
-            self._range = (-number_of(largest.numpy(), float(limit)), float(limit))
+            self._range = (-float(limit), float(limit))
             self._bounds = bounds and (float(bounds[0]), float(bounds[1]))
 
     def multiply(self, rows: tf.Tensor, added: tf.Tensor | None = None) -> tf.Tensor:
