@@ -2,7 +2,7 @@
 
     python -m tests.inference.kinds FOLDER
 
-writes them for other processes, including those with other versions of TensorFlow.
+writes those of EVERY_OP for other processes, with another version of TensorFlow.
 """
 
 import functools
@@ -14,7 +14,6 @@ import tempfile
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
@@ -166,6 +165,20 @@ WITH_ATTENTION = (
 )
 
 
+# Each kind of tokenizer, also with a text of 100 kB and with 10,000 rows.
+LARGE = ("classification from left to right", "classification by RoBERTa", "classification of pairs of unigrams")
+
+# Together they have every op of all kinds.
+EVERY_OP = (
+    "questions of byte pairs",
+    "tagging on bilstm",
+    "classification by DistilBERT",
+    "masks by XLM-R",
+    "classification from left to right",
+    "vectors of sentences",
+)
+
+
 class Case(NamedTuple):
     """An export with requests for it.
 
@@ -180,14 +193,14 @@ class Case(NamedTuple):
     expected: list
 
 
-def case(kind, *, large=False):
-    """The Case of a key of `KINDS`; `large` ones have requests of texts of 100 kB and of 10,000 rows, too."""
-    path = zoo.made(f"exports/{kind}{' large' * large}", lambda new: _make(kind, new, large))
+def case(kind):
+    """The Case of a key of `KINDS`."""
+    path = zoo.made(f"exports/{kind}", lambda new: _make(kind, new))
     found = pickle.loads((path / "case.pickle").read_bytes())
     return found._replace(path=str(path / found.path))
 
 
-def _make(kind, folder, large):
+def _make(kind, folder):
     """Exports a model of this kind below `folder`, and writes its Case, with the relative path of the version."""
     task, model = KINDS[kind]()
     signatures = task.signatures(model)
@@ -196,7 +209,7 @@ def _make(kind, folder, large):
     task.signatures = lambda model: signatures  # traced once, for the export and for the answers
     path = export(task, model, str(folder / kind.replace(" ", "_")), check=False).path
     functions = {name: function.get_concrete_function() for name, function in signatures.items()}
-    requests = sample_requests(task.codec, functions) + (_large(task, functions) if large else [])
+    requests = sample_requests(task.codec, functions) + (_large(task, functions) if kind in LARGE else [])
     answers = [request.answered(functions) for request in requests]
     found = Case(str(pathlib.Path(path).relative_to(folder)), requests, answers)
     (folder / "case.pickle").write_bytes(pickle.dumps(found))
@@ -222,17 +235,8 @@ def _column(rank, texts):
     return np.array(texts if rank == 1 else [[b"the good", text[:1000], b""] for text in texts], object)
 
 
-def read(folder):
-    """The Cases written by `main`."""
-    return [pickle.loads(file.read_bytes()) for file in sorted(pathlib.Path(folder).glob("*.pickle"))]
-
-
 def main(folder):
-    folder = pathlib.Path(folder)
-    for kind in KINDS:
-        (folder / f"{kind.replace(' ', '_')}.pickle").write_bytes(pickle.dumps(case(kind, large=True)))
-        print(f"{tf.__version__} {kind}", flush=True)
-        tf.keras.backend.clear_session()
+    pathlib.Path(folder, "cases.pickle").write_bytes(pickle.dumps([case(kind) for kind in EVERY_OP]))
 
 
 if __name__ == "__main__":

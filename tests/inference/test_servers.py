@@ -8,12 +8,14 @@ and TensorFlow's of their own version.
 import functools
 import os
 import pathlib
+import pickle
 import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from bert_tf.inference.check import check_ops, compare, difference, rest_body
+from bert_tf.inference.check import _ops, check_ops, compare, difference, rest_body
 from bert_tf.inference.samples import Request
 from tests.inference import kinds, runtimes
 
@@ -24,8 +26,6 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 # Answers for rows and words (vectors: test_extraction.py); tests/tasks/test_every_task.py asks an export of each task.
 PAIRS = "classification of pairs"
 QUICK = (PAIRS,)
-# Each kind of tokenizer, also with a text of 100 kB and with 10,000 rows.
-LARGE = ("classification", "classification by RoBERTa", "classification of pairs of unigrams")
 every_kind = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in kinds.KINDS]
 )
@@ -36,7 +36,7 @@ def cases(request):
     """Kind -> Case, for the kinds that are tested."""
     items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
     tested = {item.callspec.params.get("kind") for item in items}
-    return {kind: kinds.case(kind, large=kind in LARGE) for kind in kinds.KINDS if kind == PAIRS or kind in tested}
+    return {kind: kinds.case(kind) for kind in kinds.KINDS if kind == PAIRS or kind in tested}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_a_session_gives_the_models_answers(cases, answered, kind):
     assert compare(case.requests, case.expected, answered[kind]) < 1e-5
     signatures = {request.signature for request in case.requests}
     assert {"serving_default", "tokens"} <= signatures
-    each = 8 if kind in LARGE else 6  # short, long, full, empty, broken, no rows; 100 kB, 10,000 rows
+    each = 8 if kind in kinds.LARGE else 6  # short, long, full, empty, broken, no rows; 100 kB, 10,000 rows
     assert len(case.requests) == each * len(signatures)
 
 
@@ -113,17 +113,25 @@ def test_invalid_requests_get_an_error_message_from_the_graph(cases):
         assert code == 3 and message in found  # INVALID_ARGUMENT
 
 
+@pytest.mark.slow
+def test_the_kinds_that_another_version_exports_have_every_op():
+    ops = {kind: _ops(kinds.case(kind).path)[0] for kind in kinds.KINDS}
+    assert set().union(*ops.values()) == set().union(*(ops[kind] for kind in kinds.EVERY_OP))
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Function from a version of TensorFlow to the Cases exported with it, including large requests."""
+    """Function from a version of TensorFlow to the Cases exported with it: all kinds by this one."""
 
     @functools.cache
     def by(version):
+        if runtimes.python(version) == sys.executable:
+            return [kinds.case(kind) for kind in kinds.KINDS]
         folder = tmp_path_factory.mktemp(f"exported_by_{version}")
         command = [runtimes.python(version), "-m", "tests.inference.kinds", str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": ROOT})
         assert done.returncode == 0, done.stderr[-3000:]
-        return kinds.read(folder)
+        return pickle.loads((folder / "cases.pickle").read_bytes())
 
     return by
 
@@ -133,7 +141,6 @@ def written(tmp_path_factory):
 @pytest.mark.parametrize("exporting", ["2.21", "2.20"])
 def test_the_c_api_of_each_version_gives_the_models_answers(written, exporting, loading):
     cases = written(exporting)
-    assert len(cases) == len(kinds.KINDS)
     found = runtimes.by_c_api([(case.path, case.requests) for case in cases], runtimes.python(loading))
     for case, answers in zip(cases, found, strict=True):
         for request, expected, answer in zip(case.requests, case.expected, answers, strict=True):
