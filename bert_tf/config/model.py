@@ -23,6 +23,37 @@ _ALBERT: Json = {
     "vocab_size": 30000, "embedding_size": 128, "shared_layers": True, "dropout": 0.0, "attention_dropout": 0.0,
 }  # fmt: skip
 _ELECTRA: Json = {"activation": "erf_gelu", "pooler_activation": "erf_gelu"}
+
+
+def _modern(num_layers: int, hidden_size: int, intermediate_size: int, vocab_size: int, **fields: Any) -> Json:
+    """Fields of a ModernBERT: every third layer attends to the whole row, the others to 64 tokens on both sides."""
+    return (
+        _shape(
+            num_layers,
+            hidden_size,
+            intermediate_size=intermediate_size,
+            vocab_size=vocab_size,
+            max_position_embeddings=8192,
+            type_vocab_size=0,
+            dropout=0.0,
+            attention_dropout=0.0,
+            activation="erf_gelu",
+            pooler_activation="erf_gelu",
+            head_transform=True,
+            norm="pre",
+            first_norm=False,
+            norm_offset=False,
+            biases=False,
+            layer_norm_epsilon=1e-5,
+            feed_forward="gated",
+            positions="rotary",
+            rotary_base=160_000.0,
+            local_layers=tuple(layer for layer in range(num_layers) if layer % 3),
+        )
+        | fields
+    )
+
+
 # Published models and the fields in which they differ from the defaults.
 _MODELS = {
     # Devlin et al., 2019, section 3; the four small ones: Turc et al., 2019, arXiv:1908.08962.
@@ -49,6 +80,11 @@ _MODELS = {
     "electra_small": _shape(12, 256, **_ELECTRA, embedding_size=128),
     "electra_base": _shape(12, 768, **_ELECTRA),
     "electra_large": _shape(24, 1024, **_ELECTRA),
+    # Warner et al., 2024, arXiv:2412.13663, table 4; Marone et al., 2025, arXiv:2509.06888.
+    "modernbert_base": _modern(22, 768, 1152, 50368),
+    "modernbert_large": _modern(28, 1024, 2624, 50368),
+    "mmbert_small": _modern(22, 384, 1152, 256000, local_rotary_base=160_000.0),
+    "mmbert_base": _modern(22, 768, 1152, 256000, local_rotary_base=160_000.0),
 }
 # 300 times BERT-large, and 400 GB in float32: each field may be plausible, but not all of them together.
 _MOST_WEIGHTS = 100_000_000_000
@@ -73,7 +109,7 @@ class BertConfig:
         position_offset: row of the position embedding that the first token uses: 0 in BERT, 2 in RoBERTa.
         type_vocab_size: number of segment types; 0 for none. With 1, every token has that type.
         pooler: whether there is a pooled output; checkpoints of masked language models, taggers and the like lack it.
-        pooler_activation: "tanh" (BERT, RoBERTa, ALBERT), "relu" (DistilBERT) or "erf_gelu" (ELECTRA).
+        pooler_activation: "tanh" (BERT, RoBERTa, ALBERT), "relu" (DistilBERT) or "erf_gelu" (ELECTRA, ModernBERT).
         dropout: rate for embeddings, sublayer outputs and the classifier's input.
         attention_dropout: rate for attention probabilities.
         activation: "tanh_gelu" (google-research/bert), "erf_gelu" (most Hugging Face checkpoints) or "relu".
@@ -91,10 +127,13 @@ class BertConfig:
         local_distance: how many positions before and after a token these layers reach.
         feed_forward: "plain" (BERT) or "gated": the first of two projections, after the activation, is multiplied by
             the second (Shazeer, 2020, arXiv:2002.05202). intermediate_size is that of each.
-        biases: whether the dense layers of the blocks have biases.
-        norm_offset: whether the encoder's LayerNorms add a vector after they scale by one.
+        biases: whether dense layers have biases, the last ones of heads aside.
+        norm_offset: whether LayerNorms add a vector after they scale by one.
         first_norm: with norm "pre", whether the attention of the first layer has a LayerNorm before it; False leaves it
             to the one of the embeddings.
+        head_transform: whether the pooler ends with a LayerNorm, and taggers and span heads begin with a layer like
+            the pooler, as the masked language model does (ModernBERT).
+        pooling: what the pooler reads: the "first" position (BERT) or the "mean" of all tokens.
 
     Examples:
         >>> bert_tf.BertConfig().num_layers
@@ -135,6 +174,8 @@ class BertConfig:
     biases: bool = setting(True, sparse=True)
     norm_offset: bool = setting(True, sparse=True)
     first_norm: bool = setting(True, sparse=True)
+    head_transform: bool = setting(False, sparse=True)
+    pooling: str = setting("first", choices=("first", "mean"), sparse=True)
 
     @classmethod
     @checked_arguments
@@ -144,7 +185,8 @@ class BertConfig:
         Args:
             name: tiny, mini, small, medium, base or large (BERT); roberta_base or roberta_large; xlm_roberta_base or
                 xlm_roberta_large; distilbert; albert_base, albert_large, albert_xlarge or albert_xxlarge;
-                electra_small, electra_base or electra_large.
+                electra_small, electra_base or electra_large; modernbert_base or modernbert_large; mmbert_small or
+                mmbert_base.
             **overrides: fields with other values.
         """
         if name not in _MODELS:
@@ -232,6 +274,8 @@ class BertConfig:
             )
         if not self.first_norm and self.norm == "post":
             raise ConfigError("model.first_norm is False, which needs model.norm 'pre'; set one of them")
+        if self.pooling == "mean" and self.attention == "causal":
+            raise ConfigError("model.pooling is 'mean' and model.attention 'causal', which pools the last token")
         rows = self.vocab_size + self.position_rows + self.type_vocab_size
         heads, inner = (sum(sizes[: self.num_blocks]) for sizes in (self.layer_heads, self.layer_intermediates))
         blocks = 4 * heads * self.head_size + self.feed_forward_matrices * inner

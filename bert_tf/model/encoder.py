@@ -19,6 +19,7 @@ from bert_tf.model.inputs import checked_inputs
 from bert_tf.model.layers import (
     Dense,
     Embeddings,
+    HeadTransform,
     TransformerBlock,
     WithoutPadding,
     WithPadding,
@@ -33,6 +34,7 @@ from bert_tf.model.positions import (
     CausalAttentionBias,
     LastToken,
     LocalAttentionBias,
+    MeanOfTokens,
     PackedAttentionBias,
     PackedPositions,
     Positions,
@@ -191,6 +193,8 @@ class BertEncoder(FunctionalModel):
         config.check()
         if packed and config.attention == "causal":
             raise ConfigError("model.attention is 'causal', but packed rows need 'bidirectional'; set data.pairs=none")
+        if packed and config.pooler and config.pooling == "mean":
+            raise ConfigError("model.pooling is 'mean', but packed rows need 'first'; set data.pairs=none")
         try:
             policy = keras.dtype_policies.get(dtype)
         except (TypeError, ValueError):
@@ -230,17 +234,10 @@ class BertEncoder(FunctionalModel):
             x = layer_outputs[-1]
         outputs = {"embedding_output": embedded_tokens, "sequence_output": x, "encoder_outputs": layer_outputs}
         if config.pooler:
-            drawn = initializer(config, always=True)  # many checkpoints lack it
-            pooler = keras.layers.Dense(
-                config.hidden_size,
-                _POOLER_ACTIVATIONS[config.pooler_activation],
-                kernel_initializer=drawn,
-                name="pooler",
-                dtype=policy,
-            )
-            # No subclass that refuses quantization: .keras files name weights by the classes of their layers.
-            pooler.quantize = functools.partial(Dense.quantize, pooler)
-            if packed:
+            pooler = _pooler(config, policy)
+            if config.pooling == "mean":
+                first = MeanOfTokens(name="mean_of_tokens", dtype="float32")(x, mask)
+            elif packed:
                 inputs[FIRST_TOKENS] = keras.Input((None,), dtype="int32", name=FIRST_TOKENS)
                 first = TokensAt(name="first_tokens", autocast=False)(x, inputs[FIRST_TOKENS])
             else:
@@ -290,6 +287,22 @@ class BertEncoder(FunctionalModel):
     def from_config(cls, config: Json, custom_objects: Json | None = None) -> Self:
         """Creates the encoder from the output of `get_config`."""
         return cls(**(config | {"config": read_config(config["config"])}))
+
+
+def _pooler(config: BertConfig, policy: keras.DTypePolicy) -> keras.layers.Layer:
+    if config.head_transform:
+        return HeadTransform(config, name="pooler", dtype=policy)
+    pooler = keras.layers.Dense(
+        config.hidden_size,
+        _POOLER_ACTIVATIONS[config.pooler_activation],
+        use_bias=config.biases,
+        kernel_initializer=initializer(config, always=True),  # many checkpoints lack it
+        name="pooler",
+        dtype=policy,
+    )
+    # No subclass that refuses quantization: .keras files name weights by the classes of their layers.
+    pooler.quantize = functools.partial(Dense.quantize, pooler)
+    return pooler
 
 
 def _no_such_output() -> NoReturn:

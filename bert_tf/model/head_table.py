@@ -13,7 +13,7 @@ import keras
 from bert_tf.config import BertConfig, FeatureConfig
 from bert_tf.model import heads
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.variables import dense_shapes, encoder_shapes, norm_shapes
+from bert_tf.model.variables import dense_shapes, encoder_shapes, transform_shapes
 from bert_tf.types import Json
 
 Labels: TypeAlias = int | tuple[int, ...] | None  # output sizes that are numbers of labels
@@ -21,11 +21,7 @@ _Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
 
 def _masked_lm_shapes(config: BertConfig) -> _Shapes:
-    return {
-        **dense_shapes("masked_lm/transform", config.hidden_size, config.embedding_width),
-        **norm_shapes("masked_lm/norm", config.embedding_width),
-        "masked_lm/bias": (config.vocab_size,),
-    }
+    return transform_shapes("masked_lm", config, config.embedding_width) | {"masked_lm/bias": (config.vocab_size,)}
 
 
 def _next_sentence_shapes(config: BertConfig) -> _Shapes:
@@ -39,6 +35,10 @@ def _detector_shapes(config: BertConfig) -> _Shapes:
 
 def _classifier_shapes(config: BertConfig, labels: int) -> _Shapes:
     return dense_shapes("classifier", config.hidden_size, labels)
+
+
+def _on_tokens(config: BertConfig, shapes: _Shapes) -> _Shapes:
+    return (transform_shapes("transform", config) if config.head_transform else {}) | shapes
 
 
 def _bilstm_shapes(config: BertConfig, labels: int, features: FeatureConfig | None) -> _Shapes:
@@ -115,7 +115,7 @@ HEADS = {
         Head(  # start and end of the answer span
             "question_answering",
             heads.span_head,
-            lambda config: dense_shapes("span", config.hidden_size, 2),
+            lambda config: _on_tokens(config, dense_shapes("span", config.hidden_size, 2)),
             transformers="ForQuestionAnswering",
             transformers_names={"span": "qa_outputs"},
         ),
@@ -160,7 +160,7 @@ HEADS = {
         Head(
             "tagging",
             heads.tagger,
-            _classifier_shapes,
+            lambda config, labels: _on_tokens(config, _classifier_shapes(config, labels)),
             labels=("labels",),
             transformers="ForTokenClassification",
             transformers_names={"classifier": "classifier"},

@@ -12,8 +12,8 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.compute import add_bias
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import BertEncoder, Frozen, FunctionalModel, encoder_inputs, token_features
-from bert_tf.model.layers import ConfiguredLayer, Embeddings, initializer, transform_layer
-from bert_tf.model.normalization import LayerNorm, Shape
+from bert_tf.model.layers import ConfiguredLayer, Embeddings, HeadTransform, initializer, layer_norm, transform_layer
+from bert_tf.model.normalization import Shape
 from bert_tf.types import Json
 
 POSITIONS = "masked_lm_positions"  # input name: positions of the tokens to predict
@@ -39,7 +39,7 @@ class MaskedLanguageModelHead(keras.layers.Layer):
         self.config = config
         self.embeddings = embeddings
         self.transform = transform_layer(config, config.embedding_width, self.dtype_policy)
-        self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
+        self.norm = layer_norm(config, "norm", self.dtype_policy)
 
     def build(self, sequence_shape: Shape, positions_shape: Shape | None = None) -> None:
         self.transform.build(sequence_shape)
@@ -247,7 +247,7 @@ def tagger(encoder: BertEncoder, labels: int, *, frozen: bool = False) -> keras.
         Model from the encoder's inputs to {"logits": float32 [batch, length, labels]}.
     """
     inputs = encoder_inputs()
-    sequence = call_encoder(encoder, inputs, pooled=False, frozen=frozen)["sequence_output"]
+    sequence = _transformed(encoder, call_encoder(encoder, inputs, pooled=False, frozen=frozen)["sequence_output"])
     return _model(encoder, inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, sequence))})
 
 
@@ -322,7 +322,8 @@ def span_head(encoder: BertEncoder) -> keras.Model:
         Model from the encoder's inputs to {"start_logits", "end_logits"}: float32 [batch, length].
     """
     inputs = encoder_inputs()
-    logits = logits_layer(encoder, 2, "span")(call_encoder(encoder, inputs, pooled=False)["sequence_output"])
+    sequence = _transformed(encoder, call_encoder(encoder, inputs, pooled=False)["sequence_output"])
+    logits = logits_layer(encoder, 2, "span")(sequence)
     return _model(encoder, inputs, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
 
 
@@ -385,6 +386,13 @@ def _model(
     model = keras.Model(inputs, outputs)
     model.dtype_policy = encoder.dtype_policy
     return model
+
+
+def _transformed(encoder: BertEncoder, states: keras.KerasTensor) -> keras.KerasTensor:
+    """States of tokens after the layer that comes before the last one of a head, if the config has one."""
+    if not encoder.config.head_transform:
+        return states
+    return HeadTransform(encoder.config, name="transform", dtype=encoder.dtype_policy)(states)
 
 
 def logits_layer(encoder: BertEncoder, size: int, name: str) -> keras.layers.Dense:

@@ -110,8 +110,43 @@ def layer_norm(config: BertConfig, name: str, dtype: keras.DTypePolicy) -> Layer
 def transform_layer(config: BertConfig, units: int, dtype: keras.DTypePolicy) -> Dense:
     """The dense layer with the encoder's activation at the beginning of a head."""
     return Dense(
-        units, activation(config.activation), kernel_initializer=initializer(config), name="transform", dtype=dtype
+        units,
+        activation(config.activation),
+        use_bias=config.biases,
+        kernel_initializer=initializer(config),
+        name="transform",
+        dtype=dtype,
     )
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class HeadTransform(ConfiguredLayer):
+    """Dense layer, the pooler's activation and LayerNorm: states [..., hidden] -> [..., hidden].
+
+    Of models with `head_transform` the pooler, and the beginning of heads on tokens.
+    """
+
+    def __init__(self, config: BertConfig, **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
+        self.dense = Dense(
+            config.hidden_size,
+            activation(config.pooler_activation),
+            use_bias=config.biases,
+            kernel_initializer=initializer(config, always=True),
+            name="dense",
+            dtype=self.dtype_policy,
+        )
+        self.norm = layer_norm(config, "norm", self.dtype_policy)
+
+    def build(self, states_shape: Shape) -> None:
+        self.dense.build(states_shape)
+        self.norm.build(states_shape)
+
+    def call(self, states: tf.Tensor) -> tf.Tensor:
+        return self.norm(self.dense(states))
+
+    def compute_output_shape(self, states_shape: Shape) -> Shape:
+        return states_shape
 
 
 def read_config(values: Json) -> BertConfig:

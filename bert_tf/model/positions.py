@@ -80,6 +80,18 @@ class LastToken(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
+class MeanOfTokens(keras.layers.Layer):
+    """States [batch, length, hidden] and input_mask [batch, length] -> float32 [batch, hidden]: the mean of tokens."""
+
+    def call(self, states: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        is_token = tf.cast(mask > 0, tf.float32)[..., tf.newaxis]
+        return tf.reduce_sum(tf.cast(states, tf.float32) * is_token, 1) / tf.reduce_sum(is_token, 1)
+
+    def compute_output_spec(self, states: keras.KerasTensor, mask: keras.KerasTensor) -> keras.KerasTensor:
+        return keras.KerasTensor((states.shape[0], states.shape[-1]), "float32")
+
+
+@keras.saving.register_keras_serializable("bert_tf")
 class Positions(keras.layers.Layer):
     """input_mask [batch, length] -> int32 [1, length]: the index of each position. Padding follows the tokens."""
 

@@ -46,7 +46,21 @@ def encoder_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
         shapes |= norm(f"{layer}/output_norm", hidden)
     if config.norm == "pre":
         shapes |= norm("final_norm", hidden)
-    return shapes | (dense_shapes("pooler", hidden, hidden) if config.pooler else {})
+    if not config.pooler:
+        return shapes
+    return shapes | (transform_shapes("pooler", config) if config.head_transform else dense("pooler", hidden, hidden))
+
+
+def transform_shapes(name: str, config: BertConfig, size: int = 0) -> dict[str, tuple[int, ...]]:
+    """Shapes of the variables of a dense layer and a LayerNorm before the last layer of a head, by path.
+
+    Args:
+        size: of the output; 0 for that of the hidden states.
+    """
+    size, is_masked_lm = size or config.hidden_size, name == "masked_lm"
+    dense = f"{name}/{'transform' if is_masked_lm else 'dense'}"
+    norm = norm_shapes(f"{name}/norm", size, offset=config.norm_offset)
+    return dense_shapes(dense, config.hidden_size, size, bias=config.biases) | norm
 
 
 def dense_shapes(name: str, inputs: int, outputs: int, *, bias: bool = True) -> dict[str, tuple[int, ...]]:

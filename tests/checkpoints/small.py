@@ -8,7 +8,7 @@ import bert_tf
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.model.head_table import HEADS, build, variable_shapes
-from tests.model.small import FAMILY, PIECES, small_config
+from tests.model.small import FAMILY, MODERNBERT, PIECES, small_config
 
 LABELS = ["no", "ja", "vielleicht é"]
 # Heads that can be written in every format.
@@ -19,6 +19,7 @@ FAMILIES = {
     "bert": {},
     "roberta": {"position_offset": 2, "type_vocab_size": 1, "activation": "erf_gelu"},
     **FAMILY,
+    "modernbert": MODERNBERT,
 }
 _COMMON = [head for head in TASKS if head not in ("pretraining", "next_sentence")]
 # Heads of which Transformers has a class in a family.
@@ -28,6 +29,7 @@ HEADS_OF = {
     "distilbert": _COMMON,
     "electra": [*_COMMON, "replaced_token_detection"],
     "albert": [*_COMMON, "pretraining"],
+    "modernbert": _COMMON,
 }
 
 

@@ -52,6 +52,7 @@ CLASSES |= {
     "DistilBert": _COMMON,
     "Electra": _COMMON | {"replaced_token_detection": "ForPreTraining"},
     "Albert": _COMMON | {"pretraining": "ForPreTraining"},
+    "ModernBert": _COMMON,
 }
 NAMES = [stem + end for stem, ends in CLASSES.items() for end in ends.values()]
 # Settings of the small models, by model_type.
@@ -60,10 +61,15 @@ SETTINGS = {
     "distilbert": {"hidden_dim": 48},
     "electra": {"embedding_size": 16},
     "albert": {"embedding_size": 16, "num_hidden_layers": 3},
-}
+    "modernbert": {
+        "num_hidden_layers": 4, "local_attention": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+        "cls_token_id": 1, "sep_token_id": 2, "classifier_pooling": "mean",
+    },
+}  # fmt: skip
+ACTIVATIONS = {"distilbert": "activation", "modernbert": "hidden_activation"}  # others: hidden_act
 TOKENIZER_CLASSES = {"distilbert": "DistilBertTokenizer", "electra": "ElectraTokenizerFast"}
 # The activation of a masked-LM head that does not follow the encoder's: see test_huggingface.
-OWN_GELU = ("RobertaForMaskedLM", "XLMRobertaForMaskedLM", "CamembertForMaskedLM", "ElectraForMaskedLM")
+OWN_GELU = ("RobertaForMaskedLM", "XLMRobertaForMaskedLM", "CamembertForMaskedLM", "ElectraForMaskedLM", "ModernBert")
 
 
 def make(name, *, seed=0, hidden_act="gelu", **settings):
@@ -73,7 +79,7 @@ def make(name, *, seed=0, hidden_act="gelu", **settings):
     labels = {"id2label": LABELS, "label2id": {label: number for number, label in LABELS.items()}}
     named = labels if name.endswith(LABELLED) else {}
     model_type = kind.config_class.model_type
-    own = SETTINGS.get(model_type, {}) | {"activation" if model_type == "distilbert" else "hidden_act": hidden_act}
+    own = SETTINGS.get(model_type, {}) | {ACTIVATIONS.get(model_type, "hidden_act"): hidden_act}
     config = kind.config_class(**(SHAPE | own | named | settings))
     model = kind(config).eval()
     with torch.no_grad():
@@ -159,7 +165,7 @@ def opened(kind, path, **options):
     [
         (name, activation)
         for name, activation in itertools.product(NAMES, ["gelu", "gelu_new"])
-        if activation == "gelu" or name not in OWN_GELU
+        if activation == "gelu" or not name.startswith(OWN_GELU)
     ],
 )
 def test_their_models_give_the_same_outputs_here_and_are_written_back_bit_for_bit(tmp_path, name, activation):
@@ -175,7 +181,9 @@ def test_their_models_give_the_same_outputs_here_and_are_written_back_bit_for_bi
     assert not checkpoint.report.unused_tensors
     huggingface.write(checkpoint, str(tmp_path / "ours"))
     again = opened(name, tmp_path / "ours")
-    assert activation in (getattr(again.config, name, None) for name in ("hidden_act", "activation"))
+    assert activation in (
+        getattr(again.config, name, None) for name in ("hidden_act", "activation", "hidden_activation")
+    )
     assert again.config.id2label == model.config.id2label
     for key, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[key], value), key
@@ -185,6 +193,7 @@ def test_their_models_give_the_same_outputs_here_and_are_written_back_bit_for_bi
 
 STEMS = {
     "bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "electra": "Electra", "albert": "Albert",
+    "modernbert": "ModernBert",
 }  # fmt: skip
 
 
@@ -196,7 +205,7 @@ STEMS = {
 )
 def test_our_models_give_the_same_outputs_there(tmp_path, family, head, pooler):
     kind = STEMS[family] + CLASSES[STEMS[family]][head]
-    lacks_pooler = head is None and family in ("distilbert", "electra")  # where it is a part of heads
+    lacks_pooler = head is None and family in ("distilbert", "electra", "modernbert")  # where it is a part of heads
     checkpoint = small_checkpoint(head, **(FAMILIES[family] | {"pooler": pooler and not lacks_pooler}))
     model = model_of(checkpoint)
     if family == "roberta":

@@ -30,6 +30,12 @@ FAMILY = {
     "electra": {"embedding_size": 16, "activation": "erf_gelu", "pooler_activation": "erf_gelu"},
     "distilbert": {"activation": "erf_gelu", "type_vocab_size": 0, "pooler_activation": "relu"},
 }
+MODERNBERT = {
+    "positions": "rotary", "rotary_base": 160.0, "local_rotary_base": 10.0, "local_layers": (1,), "local_distance": 3,
+    "feed_forward": "gated", "activation": "erf_gelu", "norm": "pre", "biases": False, "norm_offset": False,
+    "first_norm": False, "head_transform": True, "pooler_activation": "erf_gelu", "type_vocab_size": 0,
+    "layer_norm_epsilon": 1e-5,
+}  # fmt: skip
 # Layers of different sizes, for two layers; heads keep their size.
 PRUNED = {"heads_per_layer": (3, 1), "intermediate_sizes": (48, 16)}
 

@@ -168,7 +168,7 @@ def _read_model(
     words = family.names["embeddings/word_embeddings"]
     prefix = store[words].source.removesuffix(words)  # a class may have another part called encoder
     # An unknown tensor of the encoder would change what it computes; all others belong to heads.
-    unknown = [store[name].source for name in unused if name.partition(".")[0] in family.parts]
+    unknown = [store[name].source for name in unused if name.partition(".")[0] in family.beginnings]
     unknown = [source for source in unknown if source.startswith(prefix)]
     if unknown:
         raise DataError(f"{weights} does not hold the model that config.json describes: unknown {first_names(unknown)}")

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from bert_tf.checkpoints.formats import modernbert
 from bert_tf.checkpoints.formats.google_families import FIELDS
 from bert_tf.checkpoints.weight_map import PYTORCH, WeightMap, expand, names_of
 from bert_tf.config import BertConfig
@@ -41,6 +42,7 @@ class Family:
         constants: fields of BertConfig that have one value in all models. The pooler's activation is also that of the
             first of two layers of a classifier.
         defaults: values of the fields that config.json may lack.
+        parts: the parts of a block that config.json describes (`modernbert.Parts`); None for those of BERT.
         always_projects: whether there is a projection even if the embeddings are as wide as the hidden states.
         tokenizer: class that Transformers takes if none is named, where not the files decide.
     """
@@ -54,6 +56,7 @@ class Family:
     fields: Mapping[str, str]
     constants: Mapping[str, Any]
     defaults: Mapping[str, Any]
+    parts: modernbert.Parts | None = None
     always_projects: bool = False
     tokenizer: str | None = None
 
@@ -71,7 +74,7 @@ class Family:
         return reads_pooled(head) or (head is None and "pooler" in self.names)
 
     @property
-    def parts(self) -> set[str]:
+    def beginnings(self) -> set[str]:
         """The parts of the encoder, the pooler aside: each is the start of tensor names, up to the first dot."""
         return {name.partition(".")[0] for ours, name in self.names.items() if ours != "pooler"}
 
@@ -311,6 +314,47 @@ _ALBERT = Family(
     tokenizer="AlbertTokenizer",
 )
 
+_HEAD = "head.dense", "head.norm"
+_POOLED = dict(zip(("pooler/dense", "pooler/norm"), _HEAD, strict=True))
+_OF_TOKENS = dict(zip(("transform/dense", "transform/norm"), _HEAD, strict=True))
+_MODERNBERT = Family(
+    model_type="modernbert",
+    stem="ModernBert",
+    prefix="model.",
+    names={
+        "embeddings/word_embeddings": "embeddings.tok_embeddings.weight",
+        "embeddings/norm": "embeddings.norm",
+        "layer_*/attention_norm": "layers.*.attn_norm",
+        "layer_*/attention/qkv": "layers.*.attn.Wqkv",
+        "layer_*/attention/output": "layers.*.attn.Wo",
+        "layer_*/output_norm": "layers.*.mlp_norm",
+        "layer_*/intermediate": "layers.*.mlp.Wi",
+        "layer_*/output": "layers.*.mlp.Wo",
+        "final_norm": "final_norm",
+    },
+    heads={
+        None: Layers(),
+        "classification": Layers(_POOLED | {"classifier": "classifier"}),
+        "tagging": Layers(_OF_TOKENS | {"classifier": "classifier"}),
+        "question_answering": Layers(_OF_TOKENS | {"span": "classifier"}),
+        "multiple_choice": Layers(_POOLED | {"classifier": "classifier"}),
+        # Last, as its first layer is that of all heads.
+        "masked_lm": Layers(
+            {
+                **dict(zip(("masked_lm/transform", "masked_lm/norm"), _HEAD, strict=True)),
+                "masked_lm/bias": "decoder.bias",
+            }
+        ),
+    },
+    decoder="decoder",
+    fields={name: theirs for name, theirs in _FIELDS.items() if name != "type_vocab_size"}
+    | {"activation": "hidden_activation", "layer_norm_epsilon": "norm_eps", "dropout": "embedding_dropout"}
+    | {"attention_dropout": "attention_dropout"},
+    constants=_CONSTANTS | modernbert.CONSTANTS,
+    defaults=_DEFAULTS | {"dropout": 0.0, "attention_dropout": 0.0, "layer_norm_epsilon": 1e-5},
+    parts=modernbert.Parts(),
+)
+
 # By model_type. A model of no family here is written as the first that can hold it.
 FAMILIES = {
     family.model_type: family
@@ -322,6 +366,7 @@ FAMILIES = {
         _DISTILBERT,
         _ELECTRA,
         _ALBERT,
+        _MODERNBERT,
     )
 }
 
