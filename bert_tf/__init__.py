@@ -4,7 +4,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bert_tf import quiet
-from bert_tf.config.tasks import TaskConfig
 from bert_tf.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -26,24 +25,35 @@ _MODULES = {
     "BytePairTokenizer": "bert_tf.text.byte_pair",
     "SentencePieceTokenizer": "bert_tf.text.sentence_piece",
     "Tokenizer": "bert_tf.text.tokenizer",
+    "MaskedLM": "bert_tf.api.task_models",
+    "SentenceEncoder": "bert_tf.api.task_models",
     "distill": "bert_tf.api.distill",
     "load": "bert_tf.checkpoints",
     "read": "bert_tf.inputs.datasets.sources",
-} | dict.fromkeys(["MaskedLM", "SentenceEncoder", *TaskConfig.of_tasks], "bert_tf.api.task_models")
-if not TYPE_CHECKING:  # which takes what is imported above
-    __all__ = sorted(_MODULES)
+}
 
 quiet.hide_logs()  # before any module imports TensorFlow
 
 
+def _modules() -> dict[str, str]:
+    """The module of each public name."""
+    from bert_tf.config.tasks import TaskConfig  # not at once: it needs NumPy, and programs that ask a server do not
+
+    return _MODULES | dict.fromkeys(TaskConfig.of_tasks, "bert_tf.api.task_models")
+
+
 def __getattr__(name: str) -> Any:
     # Imported on first use: reading the version or a config should not wait for TensorFlow.
-    if name not in _MODULES:
+    if name == "__all__":
+        return sorted(_modules())
+    # Classes of tasks are capitalized, unlike modules of the package, whose names are looked for here, too.
+    modules = _modules() if name[:1].isupper() else _MODULES
+    if name not in modules:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
     if name != "BertConfig":
         quiet.import_tensorflow()
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    return getattr(importlib.import_module(modules[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return sorted([*globals(), *_modules()])
