@@ -2,7 +2,7 @@
 
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
@@ -72,6 +72,12 @@ class Callbacks:
     ) -> None:
         self.steps_per_epoch = steps_per_epoch if callbacks else 0  # the same in all workers
         self._model, self._list = trainer.model, None
+        for one in callbacks:
+            if isinstance(one, keras.callbacks.EarlyStopping) and one.restore_best_weights:
+                raise ConfigError(
+                    "EarlyStopping would restore its best weights after the last ones have been saved and evaluated; "
+                    "leave restore_best_weights out, and set train.keep_best (keep_best=True in Python)"
+                )
         if callbacks and call:
             self._model.optimizer = _ShownOptimizer(trainer)
             epochs = math.ceil(trainer.total_steps / steps_per_epoch)
@@ -149,24 +155,28 @@ class Callbacks:
         return logs | {name: self._points[-1][name] for name in ("learning_rate",) if self._points}
 
 
-def named(name: str, directory: str) -> list[keras.callbacks.Callback]:
-    """The callbacks that a function returns for a run.
+def named(name: str) -> Callable[[str], list[keras.callbacks.Callback]]:
+    """The function from the directory of a run to its callbacks.
 
     Args:
-        name: "module:function"; "" for none. The function gets `directory` and returns a callback, or a list of them.
-        directory: of the run.
+        name: "module:function"; "" for none. The function gets the directory, and returns a callback or a list of them.
     """
     if not name:
-        return []
+        return lambda directory: []
     module, _, function = name.partition(":")
     where = f"callbacks is {name!r}"
     try:
         make = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{where}, which cannot be found ({error}); expected 'module:function'") from None
-    found = make(directory)
-    made = [*found] if isinstance(found, list | tuple) else [found]
-    for one in made:
-        if not isinstance(one, keras.callbacks.Callback):
-            raise ConfigError(f"{where}, which returned a {type(one).__name__}; expected Keras callbacks")
+
+    def made(directory: str) -> list[keras.callbacks.Callback]:
+        found = make(directory)
+        all_found = [*found] if isinstance(found, list | tuple) else [found]
+        for one in all_found:
+            if not isinstance(one, keras.callbacks.Callback):
+                raise ConfigError(f"{where}, which returned a {type(one).__name__}; expected Keras callbacks")
+        # One more that does nothing: whether there are any must be the same in all workers.
+        return [*all_found, keras.callbacks.Callback()]
+
     return made

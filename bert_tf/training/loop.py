@@ -132,8 +132,7 @@ class Loop:
         if not self._restored:  # else its evaluation had the ranges that were restored
             self._calibrate()
         # A run that ended between a checkpoint and its evaluation catches up on it.
-        if all(row["step"] != trainer.step for row in history.evaluations):
-            self._evaluate(print)
+        self._evaluate(print, now=history.stopped == trainer.step)
         ended = self.best.exhausted(history.evaluations) or history.stopped == trainer.step
         self.advanced = trainer.step < trainer.total_steps and not ended
         if not self.advanced:
@@ -191,6 +190,7 @@ class Loop:
             self._callbacks.after(trainer.step)
             if reason := self._reason_to_stop(signals):
                 line.write(f"  stopping at step {trainer.step}: {reason}")
+                self._callbacks.evaluation(self._evaluate(line.write, now=True))
                 if not saved:
                     self._save(batches)
                 break
@@ -214,13 +214,14 @@ class Loop:
                 self._ranges.assign(int8.calibrate(trainer.model, self._hooks.calibration()))
             self._measured = trainer.step
 
-    def _evaluate(self, print_line: Callable[[str], object]) -> Metrics | None:
-        """Evaluates the model, if that is due."""
+    def _evaluate(self, print_line: Callable[[str], object], *, now: bool = False) -> Metrics | None:
+        """Evaluates the model, if that is due, or `now`, and not done."""
         step, every = self.trainer.step, self._hooks.evaluate_every
         compute_metrics = self._inputs[self.trainer.phase_of(step - 1).number].evaluate
         ends = {phase.end for phase in self.trainer.phases}  # of the last one, too, whatever the interval is
         due = step in ends or bool(every and step % every == 0) if step else self._hooks.evaluate_first
-        if not compute_metrics or not due:
+        done = any(row["step"] == step for row in self.history.evaluations)
+        if not compute_metrics or done or not (due or now):
             return None
         with self._speed.timing("evaluation"):
             metrics = compute_metrics()

@@ -95,6 +95,21 @@ def test_a_callback_ends_a_run_for_good(tmp_path, capsys):
     assert again.trainer.step == 4 and not again.advanced and (tmp_path / "history.jsonl").read_bytes() == before
 
 
+class Impatient(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = True
+
+
+def test_a_run_that_is_stopped_between_evaluations_is_evaluated_where_it_ends(tmp_path):
+    _, history = run(tmp_path, Impatient())
+    assert [row["step"] for row in history.points] == [row["step"] for row in history.evaluations] == [2]
+
+
+def test_weights_that_would_be_restored_too_late_are_refused(tmp_path):
+    with raises(ConfigError, "restore_best_weights", "train.keep_best"):
+        run(tmp_path, keras.callbacks.EarlyStopping(monitor="val_loss", restore_best_weights=True))
+
+
 def test_points_are_added_where_epochs_end_and_a_resumed_run_begins_in_the_middle_of_one(tmp_path):
     settings = {"total_steps": 6, "steps_per_epoch": 3, "log_every": 100, "save_every": 4}
 
@@ -145,9 +160,9 @@ def wrong(directory):
 
 
 def test_a_setting_names_the_function_that_makes_them():
-    assert callbacks.named("", "x") == []
-    assert [type(one) for one in callbacks.named(f"{__name__}:made", "one")] == [Stopper]
-    assert [type(one) for one in callbacks.named(f"{__name__}:made", "two")] == [Stopper, Recorder]
+    assert callbacks.named("")("x") == []
+    assert [type(one) for one in callbacks.named(f"{__name__}:made")("one")[:-1]] == [Stopper]
+    assert [type(one) for one in callbacks.named(f"{__name__}:made")("two")[:-1]] == [Stopper, Recorder]
     for name, found in {
         "no_such_module:made": "no_such_module",
         f"{__name__}:no_such_function": "no_such_function",
@@ -155,4 +170,4 @@ def test_a_setting_names_the_function_that_makes_them():
         f"{__name__}:wrong": "a str; expected Keras callbacks",
     }.items():
         with raises(ConfigError, f"callbacks is {json.dumps(name)[1:-1]!r}", found):
-            callbacks.named(name, "x")
+            callbacks.named(name)("x")

@@ -1,4 +1,7 @@
-"""Hugging Face's format: config.json, model.safetensors, vocab.txt (transformers, models/bert and models/roberta)."""
+"""Hugging Face's format: config.json, model.safetensors, vocab.txt (transformers, models/bert and models/roberta).
+
+The names of tensors are in `huggingface_families`, the settings in `huggingface_config`.
+"""
 
 import dataclasses
 import functools

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from bert_tf.checkpoints.formats import modernbert
 from bert_tf.checkpoints.formats.google_families import FIELDS
 from bert_tf.checkpoints.weight_map import PYTORCH, WeightMap, expand, names_of
 from bert_tf.config import BertConfig
 from bert_tf.model.head_table import HEADS
+from bert_tf.types import Json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,24 @@ class Layers:
 
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class Parts(Protocol):
+    """Fields of BertConfig that config.json describes in its own way.
+
+    Attributes:
+        fields: their names.
+        settings: keys of config.json that `write` makes.
+    """
+
+    fields: tuple[str, ...]
+    settings: tuple[str, ...]
+
+    def read(self, settings: Json, file: str) -> dict[str, Any]:
+        """The values of `fields`; DataError, which names `file`, for what nothing here computes."""
+
+    def write(self, config: BertConfig) -> Json:
+        """The settings of a model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +61,7 @@ class Family:
         constants: fields of BertConfig that have one value in all models. The pooler's activation is also that of the
             first of two layers of a classifier.
         defaults: values of the fields that config.json may lack.
-        parts: the parts of a block that config.json describes (`modernbert.Parts`); None for those of BERT.
+        parts: the parts of a block that config.json describes; None for those of BERT.
         always_projects: whether there is a projection even if the embeddings are as wide as the hidden states.
         tokenizer: class that Transformers takes if none is named, where not the files decide.
     """
@@ -56,7 +75,7 @@ class Family:
     fields: Mapping[str, str]
     constants: Mapping[str, Any]
     defaults: Mapping[str, Any]
-    parts: modernbert.Parts | None = None
+    parts: Parts | None = None
     always_projects: bool = False
     tokenizer: str | None = None
 

@@ -25,8 +25,16 @@ _BIASES = ("attention_bias", "mlp_bias", "classifier_bias")
 class Parts:
     """Reads and writes the fields of BertConfig in which these models differ, besides sizes."""
 
-    fields = ("biases", "norm_offset", "rotary_base", "local_rotary_base", "local_layers", "local_distance", "pooling")
-    settings = (
+    fields: tuple[str, ...] = (
+        "biases",
+        "norm_offset",
+        "rotary_base",
+        "local_rotary_base",
+        "local_layers",
+        "local_distance",
+        "pooling",
+    )
+    settings: tuple[str, ...] = (
         *_BIASES,
         *("norm_bias", "decoder_bias", "layer_types", "rope_parameters", "rope_scaling", "local_attention"),
         *("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta", "sliding_window"),

@@ -66,7 +66,6 @@ class FineTuningRun(Run):
     """
 
     program = "finetune"
-    evaluate_first = False  # an untrained head guesses, and the baseline has the metrics of guessing
     task: FineTuningTask
 
     def __init__(

@@ -127,8 +127,8 @@ class Run(Hooks, abc.ABC):
         computes_in: str | None = None,
         few_shapes: bool = False,
     ) -> None:
-        more = callbacks.named(config.callbacks, place.model_dir)
-        super().__init__(place.model_dir, self.program, reporter=place.reporter, callbacks=[*place.callbacks, *more])
+        super().__init__(place.model_dir, self.program, reporter=place.reporter, callbacks=place.callbacks)
+        self._named_callbacks = callbacks.named(config.callbacks)
         # Records the settings of the recipe, not only its name, and compares them when the run resumes.
         config = dataclasses.replace(config, train=config.train.resolved())
         self.train, self.strategy, self._accept = config.train, place.strategy, place.accept_config_change
@@ -200,6 +200,7 @@ class Run(Hooks, abc.ABC):
             if is_chief(self.strategy):  # only one of several workers that share the directory
                 scope.enter_context(locked(self.directory))
                 self._manifest = RunManifest(self.directory, self.record, self._accept)
+            self._add_named_callbacks()
             self.prepare()
             trainer, encoder = self.trainer()
             self._check_places(encoder)
@@ -236,6 +237,12 @@ class Run(Hooks, abc.ABC):
             encoder.ranges = None if self.train.quantization == "none" else Ranges(encoder.blocks())
         trainer = Trainer(self.task, model, self.train, self.strategy, self.total_steps, jit_compile=self.jit_compile)
         return trainer, encoder
+
+    def _add_named_callbacks(self) -> None:
+        if self.record["config"]["callbacks"]:
+            self.claim()  # they may write into the directory
+            made = self._named_callbacks(self.directory) if self._manifest else [keras.callbacks.Callback()]
+            self.callbacks = [*self.callbacks, *made]
 
     def _check_places(self, encoder: BertEncoder) -> None:
         """Refuses places of the models that cannot be written: now, not when the run is over."""
