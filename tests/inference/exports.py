@@ -48,10 +48,14 @@ def exported(task, folder, seed=0, model_dir=None):
     return Exported(task, model, export(task, model, str(folder), check=False).path)
 
 
-def single_text():
-    """A classifier, which is exported once for all tests, and not for writing; its model directory is beside it."""
-    made = zoo.made("one text", lambda new: exported(classifier(), new / "single", model_dir=new / "model"))
-    return Exported(*load_task(str(made / "model")), str(made / "single/1"))
+def of_kind(kind="one text"):
+    """A task of `TASKS`, exported once for all tests, below `served`; beside it is its model directory, `model`."""
+
+    def make(new):
+        exported(TASKS[kind](Tokenizer(VOCABULARY)), new / "served", model_dir=new / "model")
+
+    made = zoo.made(f"tasks/{kind}", make)
+    return Exported(*load_task(str(made / "model")), str(made / "served/1"))
 
 
 def classifier():

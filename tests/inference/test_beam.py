@@ -28,7 +28,7 @@ from tests.inference.exports import (
     by_predict,
     check_same,
     examples_of,
-    single_text,
+    of_kind,
 )
 
 beam = pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
@@ -42,7 +42,7 @@ from bert_tf.inference import beam as on_beam  # noqa: E402
 
 @pytest.fixture(scope="module")
 def single():
-    return single_text()
+    return of_kind()
 
 
 _load = functools.cache(ask.Model)

@@ -11,16 +11,13 @@ from bert_tf.inference.card import CARD, EXTRA
 from bert_tf.inference.predictions import ServerClient
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
-from bert_tf.text import Tokenizer
 from tests.errors import raises
 from tests.inference.exports import (
     TASKS,
-    VOCABULARY,
     by_predict,
     check_same,
     examples_of,
-    exported,
-    single_text,
+    of_kind,
     write_rows,
 )
 from tests.inference.servers import serving
@@ -28,14 +25,14 @@ from tests.inference.servers import serving
 
 @pytest.fixture(scope="module")
 def single():
-    """A classifier with its model directory, as version 1 of `single`."""
-    return single_text()
+    """A classifier with its model directory, as version 1 of `served`."""
+    return of_kind()
 
 
 @pytest.fixture(scope="module")
 def url(single):
     with serving(os.path.dirname(single.path)) as address:
-        yield f"{address}/v1/models/single"
+        yield f"{address}/v1/models/served"
 
 
 def read(task, path):
@@ -65,9 +62,9 @@ def test_the_files_equal_those_of_the_model_directory(programs, single, url, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TASKS)
 def test_the_answers_of_every_task_equal_those_of_predict(kind, tmp_path):
-    served = exported(TASKS[kind](Tokenizer(VOCABULARY)), tmp_path / "served")
+    served = of_kind(kind)
     write_rows(tmp_path / "rows.jsonl", kind, 40)
-    with serving(tmp_path / "served") as address:
+    with serving(os.path.dirname(served.path)) as address:
         server = ServerClient(f"{address}/v1/models/served", served.path)
         server.task.data = served.task.data
         source = read(server.task, tmp_path / "rows.jsonl")
