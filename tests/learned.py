@@ -13,7 +13,7 @@ import tokenizers
 
 from bert_tf.bundled import bundled
 from bert_tf.text import Tokenizer, learn_byte_pairs, learn_vocabulary
-from bert_tf.text.base import BaseTokenizer
+from bert_tf.text.base import BERT, BaseTokenizer
 from bert_tf.text.byte_pair import BytePairTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer, with_fairseq_ids, with_ids
 
@@ -98,6 +98,35 @@ def camembert() -> SentencePieceTokenizer:
     own = [processor.id_to_piece(number) for number in range(1, processor.vocab_size())]
     first = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]
     return SentencePieceTokenizer(with_ids(model, [*first, *own, "<mask>"]))
+
+
+@functools.cache
+def modern() -> Learned:
+    """A tokenizer like ModernBERT's, with NFC and pieces for several spaces, and Hugging Face's of the same pieces."""
+    plain = learned("byte_bpe").tokenizer
+    names = dict(zip(plain.special_names, BERT, strict=True))
+    spaces, marker, special = [" " * count for count in range(8, 1, -1)], "|||IP_ADDRESS|||", "<|padding|>"
+    pieces = [names.get(piece, piece) for piece in plain.vocab] + [*spaces, marker, special, "[unused0]"]
+    flags = {piece: ["normalized"] for piece in (*spaces, marker, "[unused0]")}
+    flags |= {special: ["special"], BERT.mask: ["special", "lstrip"]}
+    ours = BytePairTokenizer(pieces, plain.merges, added_pieces=flags, nfc=True)  # type: ignore[attr-defined]
+    twin = tokenizers.Tokenizer(tokenizers.models.BPE(_ids(ours), [tuple(one.split(" ")) for one in ours.merges]))
+    twin.normalizer = tokenizers.normalizers.NFC()
+    twin.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    twin.add_special_tokens([tokenizers.AddedToken(name, lstrip=name == BERT.mask) for name in (*BERT, special)])
+    twin.add_tokens([tokenizers.AddedToken(name, normalized=True) for name in (*spaces, marker, "[unused0]")])
+    twin.post_processor = around(twin)
+    return Learned(ours, twin)
+
+
+def around(twin: Any) -> Any:
+    """ModernBERT's post_processor, which also trims offsets."""
+    processors = tokenizers.processors
+    special = [(name, twin.token_to_id(name)) for name in (BERT.cls, BERT.sep)]
+    template = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=special
+    )
+    return processors.Sequence([processors.ByteLevel(trim_offsets=True, add_prefix_space=False), template])
 
 
 # Every kind of model that files may hold.

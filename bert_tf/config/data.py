@@ -244,7 +244,7 @@ class SavedTokenizer(TokenizerSettings):
         kind: of `Tokenizer`, `BytePairTokenizer` or `SentencePieceTokenizer`. Settings of `Tokenizer` that are missing
             are as they were before the vocabulary could decide; others have the defaults of the class.
         max_input_chars_per_word: of `Tokenizer`.
-        add_prefix_space: of `BytePairTokenizer`.
+        add_prefix_space, nfc: of `BytePairTokenizer`.
         double_quotes: of `SentencePieceTokenizer`.
         added_pieces: as in `BaseTokenizer`.
     """
@@ -254,6 +254,7 @@ class SavedTokenizer(TokenizerSettings):
     kind: str = setting("wordpiece", choices=("wordpiece", "byte_bpe", "sentencepiece"))
     max_input_chars_per_word: int = 200
     add_prefix_space: bool = False
+    nfc: bool = False
     double_quotes: bool = False
     added_pieces: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 

@@ -31,7 +31,7 @@ SERVED_OPS = frozenset(
     StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLength StringSplitV2
     StringToHashBucketFast Sub Substr Sum Switch TakeDataset Tanh TensorListConcatV2 TensorListFromTensor
     TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset
-    TextLineDataset Tile TopKV2 Transpose UnicodeDecodeWithOffsets UnicodeTranscode Unique Unpack
+    TextLineDataset Tile TopKV2 Transpose UnicodeDecodeWithOffsets UnicodeEncode UnicodeTranscode Unique Unpack
     UnsortedSegmentJoin UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentSum UpperBound VarHandleOp Where While
     ZerosLike
     _MklNativeFusedMatMul _MklSoftmax

@@ -31,7 +31,7 @@ class Specials(NamedTuple):
 Added: TypeAlias = Mapping[str, Sequence[str]]
 SPECIAL = "special"
 # Of an added piece that texts may have as a special token: it takes the white space before it along, or after it; it is
-# one only as a word. "normalized", that Transformers looks for it in normalized text, is kept and not applied.
+# one only as a word. "normalized", that Transformers looks for it in normalized text, is kept and not applied to these.
 FLAGS = (SPECIAL, "lstrip", "rstrip", "single_word", "normalized")
 
 BERT = Specials("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -160,6 +160,10 @@ class BaseTokenizer(tf.Module, abc.ABC):
         kept = {pieces[number] for number in (range(len(pieces)) if ids is None else ids)}
         found = {piece: [*flags] for piece, flags in self.added_pieces.items() if piece in kept}
         return {"added_pieces": found} if found else {}
+
+    def searches(self, piece: str) -> bool:
+        """Whether an added piece is looked for in all texts before anything else."""
+        return SPECIAL in self.added_pieces[piece]
 
     @property
     def added_ids(self) -> set[int]:

@@ -43,6 +43,11 @@ WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200
 RE2_WHITE_SPACE = "".join(rf"\x{{{ord(char):x}}}" for char in WHITE_SPACE)
 
 
+def quoted(text: str) -> str:
+    """A regular expression that matches a text."""
+    return "".join(rf"\x{{{ord(char):x}}}" for char in text)
+
+
 def is_punctuation(char: str) -> bool:
     """Whether the reference treats it as punctuation: category P, and all ASCII symbols such as "$" and "^"."""
     if char.isascii():
@@ -50,20 +55,21 @@ def is_punctuation(char: str) -> bool:
     return unicodedata.category(char).startswith("P")
 
 
-def _characters() -> Iterator[str]:
+def characters() -> Iterator[str]:
+    """All characters that a table may change: the assigned ones, and their neighbours."""
     return (chr(code) for codes in _ASSIGNED for code in codes)
 
 
 @functools.cache
 def punctuation_codes() -> Array:
     """All code points that are punctuation (`is_punctuation`): int32, ascending."""
-    return np.array([ord(char) for char in _characters() if is_punctuation(char)], np.int32)
+    return np.array([ord(char) for char in characters() if is_punctuation(char)], np.int32)
 
 
 @functools.cache
 def accent_codes() -> Array:
     """All code points that `strip_accents` deletes, the nonspacing marks: int32, ascending."""
-    return np.array([ord(char) for char in _characters() if unicodedata.category(char) == "Mn"], np.int32)
+    return np.array([ord(char) for char in characters() if unicodedata.category(char) == "Mn"], np.int32)
 
 
 @functools.cache
@@ -118,7 +124,7 @@ def white_space_codes() -> Array:
 @functools.cache
 def space_codes() -> Array:
     """All code points that the normalizer turns into a space: int32, ascending."""
-    spaces = (char for char in _characters() if _normalize_character(char, False, False, False, {}) == " ")
+    spaces = (char for char in characters() if _normalize_character(char, False, False, False, {}) == " ")
     return np.array([ord(char) for char in spaces], np.int32)
 
 
@@ -126,7 +132,7 @@ def character_table(lower_case: bool, strip_accents: bool, split_cjk: bool) -> d
     """Maps every character that normalization changes to its replacement."""
     stand_in = stand_ins(split_cjk)
     table = {}
-    for char in _characters():
+    for char in characters():
         # Nine in ten are ideographs, syllables or unassigned: letters without case never change except by these two.
         uncased = unicodedata.category(char) in ("Lo", "Cn", "Co")
         if uncased and unicodedata.is_normalized("NFD", char) and ord(char) not in stand_in:
@@ -150,7 +156,7 @@ def normalizer_model(lower_case: bool, strip_accents: bool, split_cjk: bool) -> 
         uint8 [bytes], the flatbuffer of TF Text's fast_bert_normalizer_model.fbs.
     """
     entries = {char.encode(): text for char, text in character_table(lower_case, strip_accents, split_cjk).items()}
-    return _op_model(entries, deletes_nul=True)
+    return op_model(entries, deletes_nul=True)
 
 
 def _albert_cleaned(char: str, lower_case: bool, strip_accents: bool) -> str:
@@ -180,14 +186,14 @@ def albert_model(lower_case: bool, strip_accents: bool) -> Array:
         As `normalizer_model`. `DOUBLED_QUOTE` becomes a quotation mark.
     """
     entries = {DOUBLED_QUOTE[:1]: '"', DOUBLED_QUOTE[1:]: ""}
-    for char in _characters():
+    for char in characters():
         text = _albert_cleaned(char, lower_case, strip_accents)
         if text != char:
             entries[char.encode()] = text
-    return _op_model(entries, deletes_nul=False)
+    return op_model(entries, deletes_nul=False)
 
 
-def _op_model(entries: Mapping[bytes, str], *, deletes_nul: bool) -> Array:
+def op_model(entries: Mapping[bytes, str], *, deletes_nul: bool) -> Array:
     """The flatbuffer of a table from single characters, or bytes that are not UTF-8, to what replaces them."""
     pool, offsets = bytearray(), dict[bytes, int]()
     values = {}
@@ -209,7 +215,7 @@ def _op_model(entries: Mapping[bytes, str], *, deletes_nul: bool) -> Array:
     return np.frombuffer(bytes(builder.Output()), np.uint8)
 
 
-def _character_class(chars: Iterable[str]) -> str:
+def character_class(chars: Iterable[str]) -> str:
     """The inside of an RE2 character class that matches `chars`."""
     ranges: list[list[int]] = []
     for code in sorted(map(ord, chars)):
@@ -231,7 +237,7 @@ def final_sigma_pattern() -> str:
         A pattern to replace by r"\1ς\2", which keeps the number of bytes.
     """
     cased_chars, ignorable_chars = [], ["\0"]
-    for char in _characters():
+    for char in characters():
         category = unicodedata.category(char)
         if char == "\ufffd" or (category in ("Cc", "Cf") and char not in "\t\n\r"):
             ignorable_chars.append(char)  # deleted before the reference lower-cases
@@ -239,5 +245,5 @@ def final_sigma_pattern() -> str:
             cased_chars.append(char)
         elif f"a{char}Σ".lower().endswith("ς"):
             ignorable_chars.append(char)
-    cased, ignorable = _character_class(cased_chars), _character_class(ignorable_chars)
+    cased, ignorable = character_class(cased_chars), character_class(ignorable_chars)
     return f"([{cased}][{ignorable}]*)Σ([{ignorable}]*(?:\\z|[^{cased}{ignorable}]))"

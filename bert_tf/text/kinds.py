@@ -9,7 +9,8 @@ from bert_tf.errors import located
 from bert_tf.files import check_unchanged, read_bytes, text_path
 from bert_tf.progress import log
 from bert_tf.text.base import ALBERT, BaseTokenizer, special_names
-from bert_tf.text.byte_pair import BytePairTokenizer, check_merges, read_byte_pairs
+from bert_tf.text.byte_pair import BytePairTokenizer
+from bert_tf.text.byte_pair_model import check_merges, read_byte_pairs
 from bert_tf.text.codepoints import albert_cleaned
 from bert_tf.text.normalizer import strips_accents
 from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer, parse_model, read_model

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from bert_tf.text.base import ROBERTA, SPECIAL, rows_of
-from bert_tf.text.codepoints import RE2_WHITE_SPACE
+from bert_tf.text.codepoints import RE2_WHITE_SPACE, quoted
 
 # Tokenizes segments, string [segments], valid UTF-8: ids int32 [segments, None], and the starts and ends of the pieces,
 # int64 [pieces] in bytes of their segments, or empty.
@@ -105,6 +105,26 @@ class Segments:
         return tf.strings.split(text, WALL)
 
 
+def split_around(texts: tf.Tensor, pattern: str) -> tuple[tf.RaggedTensor, tf.Tensor]:
+    """Splits texts, string [batch], at what a regular expression matches.
+
+    Returns:
+        string [batch, None], what is between the matches and, in every second place, the matches; bool [parts], which
+        parts are matches.
+    """
+    parts = tf.strings.split(tf.strings.regex_replace(texts, pattern, WALL + rb"\0" + WALL), WALL)
+    places = tf.range(parts.row_splits[-1]) - tf.gather(parts.row_splits, rows_of(parts.row_splits))
+    return parts, places % 2 == 1
+
+
+def within_texts(parts: tf.RaggedTensor, texts: tf.Tensor) -> tf.Tensor:
+    """int64 [parts]: where each of the parts [batch, None] of texts [batch] begins in its text, in bytes."""
+    begins, of_text = (
+        tf.cumsum(tf.cast(tf.strings.length(one), tf.int64), exclusive=True) for one in (parts.values, texts)
+    )
+    return begins - tf.gather(of_text, rows_of(parts.row_splits))
+
+
 def _sorted(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Of segments: which are special pieces, which are skipped, and all with these two kinds as empty ones."""
     kinds = tf.strings.substr(values, 0, 1)  # first bytes
@@ -121,14 +141,10 @@ def _rewrites(name: str, number: int, flags: Collection[str]) -> list[tuple[str,
     after = f"(?:($|{others})|({spaces}+))" if word else f"()({spaces}*)" if "rstrip" in flags else "()()"
     first = rb"\1" + ((WALL + _SKIPPED) if "lstrip" in flags else b"") + rb"\2"
     last = ((_SKIPPED + rb"\4" + WALL) if "rstrip" in flags else rb"\4") + rb"\3"
-    rewrite = before + _quoted(name) + after, first + WALL + _marked(number) + WALL + last
+    rewrite = before + quoted(name) + after, first + WALL + _marked(number) + WALL + last
     # Two words share the character between them, which belongs to the first match.
     return [rewrite] * (1 + word)
 
 
 def _marked(number: int) -> bytes:
     return _SPECIAL + bytes([_DIGIT + number // _BASE, _DIGIT + number % _BASE])
-
-
-def _quoted(text: str) -> str:
-    return "".join(rf"\x{{{ord(char):x}}}" for char in text)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from bert_tf.config.values import checked_arguments
 from bert_tf.errors import DataError, located
 from bert_tf.files import read_bytes, text_path
-from bert_tf.text.base import ROBERTA, Added, rows_of, special_names
+from bert_tf.text.base import ROBERTA, Added, special_names
 from bert_tf.text.normalizer import AlbertNormalizer
 from bert_tf.text.subwords import SubwordTokenizer
 from bert_tf.text.tf_text import SentencePiece
@@ -219,22 +219,11 @@ class SentencePieceTokenizer(SubwordTokenizer):
         model = with_ids(self.model, [pieces[number] for number in ids])
         return type(self)(model, **self.changes, **self._added_setting(ids))
 
-    def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-        texts = segments
-        if self._normalizer:
-            texts, *origins = self._normalizer.normalize(texts, with_offsets)
+    def _pieces_of(self, texts: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         if not with_offsets:
             nothing = tf.zeros([0], tf.int64)
             return self._op.tokenize(texts), nothing, nothing
-        ids, starts, ends = self._op.tokenize_with_offsets(texts)
-        if self._normalizer:
-            offsets, begins = origins
-            at = tf.gather(begins, rows_of(ids.row_splits))
-            # A piece ends where the character after it begins, so it has the accents that were dropped there; or with
-            # its own last character, if that is the same one.
-            last = tf.gather(offsets, at + tf.maximum(ends - 1, starts))
-            starts, ends = tf.gather(offsets, at + starts), tf.maximum(tf.gather(offsets, at + ends), last + 1)
-        return ids, starts, ends
+        return self._op.tokenize_with_offsets(texts)
 
 
 def ends_in_number(piece: str) -> bool:

@@ -3,6 +3,7 @@
 import abc
 import functools
 from collections.abc import Sequence
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -14,12 +15,20 @@ from bert_tf.text.segments import WALL, Segments
 from bert_tf.types import Strings
 
 
+class TextNormalizer(Protocol):
+    """What changes texts before they are segmented: `AlbertNormalizer` or `Composition`."""
+
+    def normalize(self, texts: tf.Tensor, with_offsets: bool = False) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Normalizes string [batch], valid UTF-8; returns texts, offsets and row_splits as `Normalizer.normalize`."""
+
+
 @checked_arguments
 class SubwordTokenizer(BaseTokenizer):
     """A tokenizer whose pieces contain the white space before words: byte-level BPE and SentencePiece."""
 
     keeps_spaces = True
     _adds_space = False  # before a text
+    _normalizer: TextNormalizer | None = None
 
     def __init__(self, pieces: Sequence[str], names: Specials, texts: Sequence[bytes], added: Added) -> None:
         """See `BaseTokenizer`.
@@ -50,17 +59,31 @@ class SubwordTokenizer(BaseTokenizer):
             self._texts = tf.constant(texts)
 
     @abc.abstractmethod
-    def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-        """Tokenizes texts without special tokens.
+    def _pieces_of(self, texts: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """Tokenizes normalized texts without special tokens.
 
         Args:
-            segments: string [segments], valid UTF-8.
+            texts: string [texts], valid UTF-8.
             with_offsets: whether the offsets are needed.
 
         Returns:
-            ids int32 [segments, None]; starts and ends int64 [pieces] in bytes of their segments, possibly equal or
-            within a character. Empty without `with_offsets`.
+            ids int32 [texts, None]; starts and ends int64 [pieces] in bytes of their texts, possibly equal or within a
+            character. Empty without `with_offsets`.
         """
+
+    def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """As `_pieces_of`, of texts that are not normalized."""
+        if not self._normalizer:
+            return self._pieces_of(segments, with_offsets)
+        texts, offsets, begins = self._normalizer.normalize(segments, with_offsets)
+        ids, starts, ends = self._pieces_of(texts, with_offsets)
+        if with_offsets:
+            at = tf.gather(begins, rows_of(ids.row_splits))
+            # A piece ends where the character after it begins, so it has the accents that were dropped there; or with
+            # its own last character, if that is the same one.
+            last = tf.gather(offsets, at + tf.maximum(ends - 1, starts))
+            starts, ends = tf.gather(offsets, at + starts), tf.maximum(tf.gather(offsets, at + ends), last + 1)
+        return ids, starts, ends
 
     def tokenize(self, strings: Strings, special_tokens: bool = False) -> tf.RaggedTensor:
         text = string_tensor(strings)
@@ -74,7 +97,7 @@ class SubwordTokenizer(BaseTokenizer):
         valid = is_valid(text)
         clean = tf.cond(valid, lambda: text, lambda: replace_invalid(text))
         ids, starts, ends = self._tokenize(clean, special_tokens, with_offsets=True)
-        starts, ends = _whole_characters(clean, rows_of(ids.row_splits), starts, ends)
+        starts, ends = whole_characters(clean, rows_of(ids.row_splits), starts, ends)
 
         def in_all() -> tuple[tf.Tensor, tf.Tensor]:
             marked = tf.strings.reduce_join(replace_invalid(text, WALL))
@@ -82,7 +105,7 @@ class SubwordTokenizer(BaseTokenizer):
             return tf.gather(kept, starts), tf.gather(kept, ends - 1) + 1
 
         starts, ends = tf.cond(valid, lambda: (starts, ends), in_all)
-        begins = tf.gather(_begins(text), rows_of(ids.row_splits))
+        begins = tf.gather(begins_of(text), rows_of(ids.row_splits))
         return ids, *(ids.with_values(tf.cast(at - begins, tf.int32)) for at in (starts, ends))
 
     def tokenize_with_words(self, strings: Strings) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
@@ -114,17 +137,17 @@ class SubwordTokenizer(BaseTokenizer):
             return self._segments.tokenize(text, tokenize, special_tokens=special_tokens, with_offsets=with_offsets)
         ids, starts, ends = self._segment_pieces(text, with_offsets)
         if with_offsets:
-            shift = tf.gather(_begins(text), rows_of(ids.row_splits))
+            shift = tf.gather(begins_of(text), rows_of(ids.row_splits))
             starts, ends = starts + shift, ends + shift
         return ids, starts, ends
 
 
-def _begins(text: tf.Tensor) -> tf.Tensor:
+def begins_of(text: tf.Tensor) -> tf.Tensor:
     """int64 [batch]: where each text begins in the concatenation of all."""
     return tf.cumsum(tf.cast(tf.strings.length(text), tf.int64), exclusive=True)
 
 
-def _whole_characters(
+def whole_characters(
     text: tf.Tensor, rows: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Widens pieces to whole characters, and takes white space off their ends if anything is left.
@@ -138,7 +161,7 @@ def _whole_characters(
         starts, ends: int64 [pieces], each end more than its start.
     """
     codes, char_starts = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
-    begins = _begins(text)
+    begins = begins_of(text)
     chars = char_starts.values + tf.gather(begins, char_starts.value_rowids())  # [characters]
     last_of_row = tf.gather(char_starts.row_limits(), rows) - 1
     first = tf.minimum(tf.searchsorted(chars, starts, side="right", out_type=tf.int64) - 1, last_of_row)

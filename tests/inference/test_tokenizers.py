@@ -12,9 +12,10 @@ from tensorflow.core.protobuf import saved_model_pb2
 from bert_tf.inference.check import check_ops
 from bert_tf.inference.samples import Request
 from tests.inference import runtimes
-from tests.learned import TOKENIZERS
+from tests.learned import TOKENIZERS, modern
 from tests.pages import ROOT
 
+KINDS = TOKENIZERS | {"modern": lambda: modern().tokenizer}
 SIGNATURE = tf.TensorSpec([None], tf.string, name="text")
 
 
@@ -39,7 +40,7 @@ def exported(tmp_path_factory):
 
     @functools.cache
     def made(kind):
-        model, path = Tokenized(TOKENIZERS[kind]()), str(tmp_path_factory.mktemp(kind) / "1")
+        model, path = Tokenized(KINDS[kind]()), str(tmp_path_factory.mktemp(kind) / "1")
         tf.saved_model.save(model, path, signatures=model.run)
         return path, model
 
@@ -49,17 +50,25 @@ def exported(tmp_path_factory):
 @pytest.fixture(scope="module")
 def texts():
     choice = random.Random(0)
-    characters = [*" \t\n\u3000'the.fim<>19", "é", "가", "日", "😀", "½", "\0"]
+    characters = [*" \t\n\u3000'the.fim<>19", "é", "가", "日", "😀", "½", "\0", "e\u0301", "\u0323", "  "]
     texts = ["".join(choice.choices(characters, k=choice.randrange(20))).encode() for _ in range(2000)]
     texts += [bytes(choice.randrange(256) for _ in range(choice.randrange(20))) for _ in range(2000)]
-    texts += [b"", b"\xff", b"a <mask> and <s>b</s>", b"x" * 50_000, "한국어 텍스트 ".encode() * 2000]
+    texts += [f"a{first}{second}".encode() for first in "\u0301\u0323\u0316" for second in "\u0301\u0345\u1161가"]
+    texts += [
+        b"",
+        b"\xff",
+        b"|||IP_ADDRESS|||[unused0]",
+        b"a <mask> and <s>b</s>",
+        b"x" * 50_000,
+        "한국어 텍스트 ".encode() * 2000,
+    ]
     return texts
 
 
 # Other kinds are made of the same ops as "unigram".
-QUICK = ("wordpiece", "byte_bpe", "unigram", "albert")
+QUICK = ("wordpiece", "byte_bpe", "unigram", "albert", "modern")
 each_kind = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in QUICK)) for kind in TOKENIZERS]
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in QUICK)) for kind in KINDS]
 )
 
 
@@ -101,13 +110,18 @@ def documented():
     return found
 
 
-ROWS = {"wordpiece": "WordPiece", "byte_bpe": "byte-level BPE", "albert": "SentencePiece of ALBERT"}
+ROWS = {
+    "wordpiece": "WordPiece",
+    "byte_bpe": "byte-level BPE",
+    "modern": "byte-level BPE with NFC",
+    "albert": "SentencePiece of ALBERT",
+}
 
 
 @each_kind
 def test_the_documented_ops_of_tf_text_are_those_in_the_graphs(exported, kind, tmp_path):
     expected, more = documented()[ROWS.get(kind, "SentencePiece")]
-    plain = Plain(TOKENIZERS[kind]())
+    plain = Plain(KINDS[kind]())
     tf.saved_model.save(plain, str(tmp_path), signatures=plain.run)
     assert of_tf_text(tmp_path) == expected
     assert of_tf_text(exported(kind)[0]) == expected | more
@@ -117,7 +131,7 @@ def test_the_documented_ops_of_tf_text_are_those_in_the_graphs(exported, kind, t
 @pytest.mark.parametrize("version", ["2.21", "2.20", "2.17", "2.12"])
 def test_the_c_api_of_each_version_gives_the_same_tokens(exported, texts, version):
     python = runtimes.python(version)
-    for path, model in map(exported, TOKENIZERS):
+    for path, model in map(exported, KINDS):
         expected = {name: value.numpy() for name, value in model.run(tf.constant(texts)).items()}
         request = Request("serving_default", "texts", {"text": np.array(texts, object)})
         ((answer,),) = runtimes.by_c_api([(path, [request])], python, log=(log := []))

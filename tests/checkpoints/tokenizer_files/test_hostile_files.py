@@ -8,7 +8,7 @@ import pytest
 from bert_tf.checkpoints import tokenizer_files
 from bert_tf.errors import DataError
 from bert_tf.text.base import BERT, ROBERTA
-from bert_tf.text.byte_pair import _BYTES
+from bert_tf.text.byte_pair_model import BYTES
 from tests.model.small import PIECES
 
 VALUES = [None, True, 5, -1, 10**30, 0.5, "", "x", "9" * 5000, [], {}, [[]], [None], {"foo": 1}, [{"foo": 1}]]
@@ -48,7 +48,7 @@ def _files(model, normalizer, pre_tokenizer, processor, pieces, names, **config)
     }
 
 
-_BYTE_PAIRS = [*_BYTES, *ROBERTA, "he", "ll", "hell"]
+_BYTE_PAIRS = [*BYTES, *ROBERTA, "he", "ll", "hell"]
 _UNIGRAM = [*ROBERTA, "\u2581", "\u2581a", "b"]
 # Kind -> content of the files, and the number of pieces.
 KINDS = {
