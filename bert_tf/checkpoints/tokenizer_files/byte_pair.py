@@ -10,13 +10,14 @@ from bert_tf.checkpoints.tokenizer_files.files import (
 from bert_tf.errors import DataError, located
 from bert_tf.files import checked
 from bert_tf.text.base import ROBERTA
-from bert_tf.text.byte_pair import BytePairTokenizer, check_merges, read_byte_pairs
+from bert_tf.text.byte_pair import BytePairTokenizer
+from bert_tf.text.byte_pair_model import check_merges, read_byte_pairs
 from bert_tf.types import Json
 
 FILES: tuple[str, ...] = BytePairTokenizer.FILES
 GENERATED = {"add_prefix_space"}  # by `write`, in tokenizer_config.json
 
-_ALGORITHM, _BYTE_LEVEL = "BPE", "ByteLevel"
+_ALGORITHM, _BYTE_LEVEL, _COMPOSES = "BPE", "ByteLevel", "NFC"
 # Values of the model in tokenizer.json without an effect; no text is unknown to byte-level BPE.
 _MODEL = {
     "dropout": (None, 0),
@@ -45,13 +46,15 @@ def read(files: TokenizerFiles) -> BytePairTokenizer:
     pieces, merges = found
     source = f"{files.file(FILES[0])} and {FILES[1]}" if stored else files.file(LIBRARY)
     complete = files.completed(pieces, source, fill=True)
+    parts = ("normalizer", "pre_tokenizer")
+    normalizers, steps = ([one.get("type") for one in files.components(part)] for part in parts)
     with located(source):
-        prefix = _adds_space(files)
-        tokenizer = BytePairTokenizer(complete, merges, add_prefix_space=prefix, added_pieces=files.added_pieces)
+        # Classes of Transformers that are known here do without.
+        nfc = files.generic and _COMPOSES in normalizers
+        tokenizer = BytePairTokenizer(complete, merges, _adds_space(files), files.added_pieces, nfc)
         check_merges(pieces, merges, files.added())
-    normalizers, steps = map(files.components, ("normalizer", "pre_tokenizer"))
-    usual = [one.get("type") for one in steps] == [_BYTE_LEVEL] and steps[0].get("use_regex", True)
-    if normalizers or not (listed and usual):
+    usual = steps == [_BYTE_LEVEL] and files.components("pre_tokenizer")[0].get("use_regex", True)
+    if normalizers != [_COMPOSES] * tokenizer.nfc or not (listed and usual):
         files.compare_texts(tokenizer, beside=None if listed else " and ".join(FILES))
     return tokenizer
 
@@ -84,15 +87,17 @@ def _of_library(files: TokenizerFiles) -> tuple[list[str], list[str]]:
 def write(path: str, tokenizer: BytePairTokenizer) -> Json:
     """Writes the vocabulary; returns the settings for tokenizer_config.json."""
     prefix = tokenizer.add_prefix_space
-    real = BytePairTokenizer(real_pieces(tokenizer.vocab), tokenizer.merges, added_pieces=tokenizer.added_pieces)
-    if tokenizer.special_names == ROBERTA:
-        real.save(path)
+    pieces, merges = real_pieces(tokenizer.vocab), tokenizer.merges
+    if tokenizer.special_names == ROBERTA and not tokenizer.nfc:
+        BytePairTokenizer(pieces, merges, added_pieces=tokenizer.added_pieces).save(path)
         return {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": prefix}
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    ids = {piece: number for number, piece in enumerate(real.vocab)}
-    merges = [(first, second) for first, _, second in (merge.partition(" ") for merge in real.merges)]
-    library = Tokenizer(models.BPE(ids, merges))
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    pairs = [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
+    library = Tokenizer(models.BPE(ids, pairs))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    if tokenizer.nfc:
+        library.normalizer = normalizers.NFC()
     library.decoder = decoders.ByteLevel()
     return write_library(path, library, tokenizer)

@@ -241,7 +241,6 @@ class TokenizerFiles:
         # CamemBERT's NOTUSED are in no text, and special tokens are known, unless they take white space as others do.
         found = (token for token in added if token in known and not token.endswith("NOTUSED"))
         self.added_pieces.update({token: added[token] for token in found if not _usual(token, added[token])})
-        self._warn_of_added()
         missing = self.vocab_size - len(complete)
         if fill and missing > 0:
             self.warnings.append(
@@ -252,12 +251,10 @@ class TokenizerFiles:
         check_size(complete, self.vocab_size, source)
         return complete
 
-    def _warn_of_added(self) -> None:
+    def _warn_of_added(self, tokenizer: BaseTokenizer) -> None:
         """Appends a warning of ordinary added pieces, which Transformers looks for in all texts."""
         ordinary = [
-            token
-            for token, flags in self.added_pieces.items()
-            if SPECIAL not in flags and token not in (*BERT, *ROBERTA)
+            token for token in self.added_pieces if not tokenizer.searches(token) and token not in (*BERT, *ROBERTA)
         ]
         if ordinary:
             self.warnings.append(
@@ -356,7 +353,8 @@ class TokenizerFiles:
             self.warnings.append(f"tokenizer: {used} some texts otherwise than {LIBRARY}: {', '.join(kinds)}")
 
     def compare(self, tokenizer: BaseTokenizer) -> None:
-        """Appends warnings on special tokens of other names, and of another order around a text."""
+        """Appends warnings on added tokens, special tokens of other names, and of another order around a text."""
+        self._warn_of_added(tokenizer)
         for source, names in self._special_names().items():
             for name, piece in zip(SPECIAL_NAMES, tokenizer.special_names, strict=True):
                 if names.get(name, piece) != piece:
@@ -364,7 +362,8 @@ class TokenizerFiles:
                         f"tokenizer: {name} is {names[name]!r} in {source}, which is not applied: it is {piece} here"
                     )
         processor = (self.library or {}).get("post_processor")
-        if processor and not accepts(_flat(processor, "processors"), tokenizer.special_names):
+        typed = "token_type_ids" in (self.config.get("model_input_names") or ["token_type_ids"])
+        if processor and not accepts(_flat(processor, "processors"), tokenizer.special_names, typed):
             text, pair = (
                 " ".join("text" if name.startswith("$") else name for name, _ in part)
                 for part in template(tokenizer.special_names)

@@ -1,5 +1,7 @@
 """The special tokens around texts: templates, and the post_processors of tokenizer.json."""
 
+from typing import Any
+
 from bert_tf.text.base import BERT, Specials
 from bert_tf.types import Json
 
@@ -29,9 +31,23 @@ def _token(part: Json) -> tuple[str, int]:
     return f"${value['id']}" if kind == "Sequence" else str(value["id"]), value["type_id"]
 
 
-def accepts(processors: list[Json], names: Specials) -> bool:
-    """Whether the post_processors of tokenizer.json do what `BaseTokenizer.pack` does."""
+def accepts(processors: list[Json], names: Specials, typed: bool) -> bool:
+    """Whether the post_processors of tokenizer.json do what `BaseTokenizer.pack` does.
+
+    Args:
+        processors: all of them.
+        names: of the special tokens.
+        typed: whether the model has token types; without these, a processor may give any.
+    """
     kind = "BertProcessing" if names.sep == BERT.sep else "RobertaProcessing"
-    accepted: tuple[object, ...] = (template(names), (template(names)[0], []), (kind, names.cls, names.sep))
+    accepted: list[object] = [template(names), (template(names)[0], []), (kind, names.cls, names.sep)]
     found = [_templates(one) for one in processors if one.get("type") != "ByteLevel"]  # which moves offsets only
+    if not typed:
+        accepted, found = [*map(_untyped, accepted)], [*map(_untyped, found)]
     return len(found) == 1 and found[0] in accepted
+
+
+def _untyped(templates: Any) -> object:
+    """Templates without the types; what is no template stays."""
+    lists = isinstance(templates, tuple) and all(isinstance(one, list) for one in templates)
+    return [[name for name, _ in one] for one in templates] if lists else templates
