@@ -192,3 +192,43 @@ def test_a_path_is_read_and_other_models_are_refused(model, tokenizer, tmp_path)
         with_fairseq_ids(tokenizer.model)
     with raises(ConfigError, "lower_case", "'yes'"):
         SentencePieceTokenizer(tokenizer.model, lower_case="yes")
+
+
+@pytest.fixture(scope="module")
+def bytes_of_bpe():
+    """A model of Gemma's kind, which mmBERT has, and the library's of it: BPE that keeps all spaces, with bytes."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=lines("data/korean/gnome_train.txt.gz", "data/sotu/train.txt.gz"), model_writer=written,
+        vocab_size=3000, minloglevel=2, model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
+        add_dummy_prefix=False, remove_extra_whitespaces=False, split_digits=True, control_symbols=["<mask>"],
+        user_defined_symbols=["\n", "\n\n", "\t", *("\u2581" * count for count in (2, 3, 4))],
+        pad_id=0, eos_id=1, bos_id=2, unk_id=3,
+    )  # fmt: skip
+    model = written.getvalue()
+    return SentencePieceTokenizer(model), sentencepiece.SentencePieceProcessor(model_proto=model)
+
+
+CODE = ["def f(x):\n    return  x\n\n", "  a", " a ", "a😀b", "\0a", "\tx\n\n\ny   =  10"]
+
+
+def test_bpe_with_bytes_and_all_spaces_is_that_of_the_reference(bytes_of_bpe, texts):
+    tokenizer, reference = bytes_of_bpe
+    texts = [*CODE, *texts]
+    ids, starts, ends = (values.to_list() for values in tokenizer.tokenize_with_offsets(texts))
+    assert ids == tokenizer.tokenize(texts).to_list() == reference.encode(texts)
+    for text, first, last in zip(texts, starts, ends, strict=True):
+        data = text.encode()
+        for piece, start, end in zip(reference.encode(text, return_type="proto").pieces, first, last, strict=True):
+            bare = data[piece.begin : piece.end].decode().strip()
+            assert not bare or data[start:end].decode() == bare, text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["{}", "a{}b", " {} ", "1{}{}"])
+def test_bpe_with_bytes_has_the_ids_of_the_reference_for_every_character(bytes_of_bpe, context):
+    tokenizer, reference = bytes_of_bpe
+    codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    for begin in range(0, len(codes), 50_000):
+        batch = [context.replace("{}", chr(code)) for code in codes[begin : begin + 50_000]]
+        assert tokenizer.tokenize(batch).to_list() == reference.encode(batch)
