@@ -134,7 +134,7 @@ def test_running_the_model_on_few_windows_at_a_time_gives_the_same_vectors(make,
     model = embedder.model
 
     class Watched:
-        output_shape = model.output_shape
+        inputs, output_shape = model.inputs, model.output_shape
 
         def __call__(self, features, training):
             tf.py_function(lambda ids: shapes.append(ids.shape), [features["input_word_ids"]], [])
