@@ -101,7 +101,7 @@ class Api:
         self.valid = {
             "path": self.path, "filepath": OUTPUT, "folder": OUTPUT,
             "teacher": self.instances["TextClassifier"],
-            "student": 1, "texts": TEXTS, "strings": TEXTS, "ids": ids, "used": [5], "first": ids,
+            "student": 1, "texts": TEXTS, "strings": TEXTS, "ids": ids, "used": [5], "piece": "[E1]", "first": ids,
             "checkpoint": opened, "dtype": "float32", "settings": {}, "name": "encoder", "encoder": encoder,
             "format": "saved_model", "inputs": features,
             "save.path": OUTPUT, "export.path": OUTPUT, "read.path": self.table, "read.format": "table",

@@ -163,7 +163,7 @@ class BaseTokenizer(tf.Module, abc.ABC):
 
     def searches(self, piece: str) -> bool:
         """Whether an added piece is looked for in all texts before anything else."""
-        return SPECIAL in self.added_pieces[piece]
+        return SPECIAL in self.added_pieces.get(piece, ())
 
     @property
     def added_ids(self) -> set[int]:
