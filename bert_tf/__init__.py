@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bert_tf.model.heads import BertPretrainer as BertPretrainer
     from bert_tf.text.byte_pair import BytePairTokenizer as BytePairTokenizer
     from bert_tf.text.sentence_piece import SentencePieceTokenizer as SentencePieceTokenizer
-    from bert_tf.text.tokenizer import Tokenizer as Tokenizer
+    from bert_tf.text.wordpiece import Tokenizer as Tokenizer
 
 _MODULES = {
     "BertConfig": "bert_tf.config",
@@ -24,7 +24,7 @@ _MODULES = {
     "BertPretrainer": "bert_tf.model.heads",
     "BytePairTokenizer": "bert_tf.text.byte_pair",
     "SentencePieceTokenizer": "bert_tf.text.sentence_piece",
-    "Tokenizer": "bert_tf.text.tokenizer",
+    "Tokenizer": "bert_tf.text.wordpiece",
     "MaskedLM": "bert_tf.api.task_models",
     "SentenceEncoder": "bert_tf.api.task_models",
     "distill": "bert_tf.api.distill",

@@ -30,7 +30,7 @@ from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.mode import infer
 from bert_tf.tasks.classification import Classification
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.wordpiece import Tokenizer
 from bert_tf.training.speed import row_flops
 
 _REVIEWS = pathlib.Path(__file__).resolve().parents[2] / "data" / "reviews" / "train.tsv"

@@ -23,7 +23,7 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     from bert_tf.config import EmbeddingConfig
     from bert_tf.inference.embedder import Embedder
     from bert_tf.model.mode import infer
-    from bert_tf.text.tokenizer import Tokenizer
+    from bert_tf.text.wordpiece import Tokenizer
     from bert_tf.training.dtype import infer_in
 
     if settings["model"] == "minilm":

@@ -52,7 +52,7 @@ def _bert_tf(vocabulary: Path, batches: list[list[str]]) -> _Made:
     quiet.import_tensorflow()
     from bert_tf.text.byte_pair import BytePairTokenizer
     from bert_tf.text.sentence_piece import SentencePieceTokenizer
-    from bert_tf.text.tokenizer import Tokenizer
+    from bert_tf.text.wordpiece import Tokenizer
 
     if vocabulary.suffix == ".json":
         return _traced(BytePairTokenizer(vocabulary, vocabulary.with_name("merges.txt")).tokenize, batches)

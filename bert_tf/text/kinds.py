@@ -14,8 +14,8 @@ from bert_tf.text.byte_pair_model import check_merges, read_byte_pairs
 from bert_tf.text.codepoints import albert_cleaned
 from bert_tf.text.normalizer import strips_accents
 from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer, parse_model, read_model
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.vocabulary import decided, decision, warn_of_unreachable
+from bert_tf.text.wordpiece import Tokenizer
 from bert_tf.types import Json, StrPath
 
 _KINDS: dict[str, type[BaseTokenizer]] = {

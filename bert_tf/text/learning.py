@@ -17,7 +17,7 @@ from bert_tf.text.base import BERT, ROBERTA
 from bert_tf.text.codepoints import SPECIAL_PIECES
 from bert_tf.text.normalizer import AlbertNormalizer, Normalizer, strips_accents
 from bert_tf.text.sentence_piece import parse_model
-from bert_tf.text.tokenizer import MAX_WORD_CHARS
+from bert_tf.text.wordpiece import MAX_WORD_CHARS
 from bert_tf.types import StrPath
 
 MIN_SIZE = 100  # a smaller one has no room for an alphabet, digits and punctuation

@@ -6,8 +6,8 @@ from bert_tf.checkpoints.tokenizer_files.files import CONFIG, LIBRARY, Tokenizer
 from bert_tf.files import checked
 from bert_tf.text import Tokenizer
 from bert_tf.text.normalizer import strips_accents
-from bert_tf.text.tokenizer import LONGEST_WORD
 from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary
+from bert_tf.text.wordpiece import LONGEST_WORD
 from bert_tf.types import Json
 
 # Name in tokenizer.json and, for ourselves, as Transformers' class has no such setting, in tokenizer_config.json.

@@ -12,7 +12,7 @@ from bert_tf.inputs.batching import without_tuning
 from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.dataset import check_corpus, corpus_warnings, pretraining_dataset
 from bert_tf.inputs.masking import Masker
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.wordpiece import Tokenizer
 from tests.errors import raises
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
