@@ -213,7 +213,7 @@ FLAGS = {
     "a password as folder": (["--export_dir=http://me:secret@h/v1/models/m"], 2, "=http://***@h/v1/models/m: a URL;"),
     "no URL": (["--server=localhost:8501", "--export_dir=e"], 2, "--server=localhost:8501: not the URL of a model"),
     "no server": (["--server=http://127.0.0.1:1/v1/models/m", "--export_dir=e"], 1, "/m: Connection refused"),
-    "unknown": (["--server=URL/labels/x", "--export_dir=e"], 1, "single/labels/x: "),
+    "unknown": (["--server=URL/labels/x", "--export_dir=e"], 1, "served/labels/x: "),
 }
 
 
