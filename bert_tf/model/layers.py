@@ -387,7 +387,9 @@ class TransformerBlock(NumberedLayer):
         return self.attention.probabilities(self._attended(inputs), bias, positions)
 
     def queries_keys_values(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Queries, keys and values for the block's inputs, heads side by side: [batch, length, 3 * hidden]."""
+        """Queries, keys and values for the block's inputs, before any rotation, heads side by side: [batch, length,
+        3 * heads * head_size].
+        """
         return self.attention.qkv(self._attended(inputs))
 
     def _attended(self, inputs: tf.Tensor) -> tf.Tensor:

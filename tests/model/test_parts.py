@@ -130,6 +130,19 @@ def test_an_encoder_of_these_parts_computes_what_numpy_does(case):
                 np.testing.assert_allclose(found[tokens], exact[tokens], atol=2e-5)
 
 
+def test_a_pooler_with_a_norm_reads_the_mean_of_tokens():
+    head = {"pooler": True, "pooling": "mean", "head_transform": True, "pooler_activation": "erf_gelu"}
+    encoder, inputs = encoder_of(**ALL | head), features()
+    kernel, gamma = (np.float64(one) for one in encoder.weights if one.path.startswith("pooler/"))
+    for outputs in (encoder(inputs), infer(encoder, inputs)):
+        is_token = inputs["input_mask"][..., None] == 1
+        states = np.where(is_token, np.float64(outputs["sequence_output"]), 0)
+        x = states.sum(1) / is_token.sum(1) @ kernel
+        x = x * (1 + erf(x / np.sqrt(2))) / 2
+        expected = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * gamma
+        np.testing.assert_allclose(outputs["pooled_output"], expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("fusion", ["none", "static"])
 def test_recomputed_blocks_of_all_parts_have_the_same_gradients(fusion):
     encoder, inputs = encoder_of(**ALL), {name: tf.constant(value) for name, value in features().items()}
