@@ -16,8 +16,8 @@ from bert_tf.app import data_flags, dtype_flag, run, strategy_flags
 from bert_tf.checkpoints.directory import files_of, load_fine_tuned
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, replacing
-from bert_tf.inference.ask import without_password
 from bert_tf.inference.predictions import ServerClient, find_version, task_of
+from bert_tf.inference.rest import without_password
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.progress import Counted

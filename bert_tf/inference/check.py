@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert_tf.inference.ask import decoded, plain
+from bert_tf.inference.rest import decoded, plain
 from bert_tf.inference.samples import Request
 from bert_tf.inference.session import EXACT, NotServable
 from bert_tf.types import Array, Json

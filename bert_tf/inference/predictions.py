@@ -15,7 +15,7 @@ from tensorflow.core.framework import types_pb2
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json, temporary_directory
-from bert_tf.inference import ask
+from bert_tf.inference import ask, rest
 from bert_tf.inference.card import CARD, EXTRA, task_of_export
 from bert_tf.tasks import FineTuningTask
 from bert_tf.tasks.codec import strings
@@ -52,7 +52,7 @@ class Predictor:
                 answers = self._model.run(inputs, signature)
             except ValueError as error:
                 location = f"{asked[0].location} and rows of similar length"
-                raise DataError(f"{location}: the model failed: {ask.reason(error)}") from None
+                raise DataError(f"{location}: the model failed: {rest.reason(error)}") from None
             made |= zip(rows, codec.predictions(asked, codec.response(answers)), strict=True)
         return [made[row] for row in range(len(examples))]
 
@@ -65,7 +65,7 @@ class _Remote:
         labels: expected from a model that answers with its labels.
     """
 
-    def __init__(self, model: ask.RemoteModel, labels: list[str]) -> None:
+    def __init__(self, model: rest.RemoteModel, labels: list[str]) -> None:
         self._model, self._labels = model, labels
 
     def run(self, inputs: dict[str, Array], signature: str) -> dict[str, Array]:
@@ -82,7 +82,7 @@ class _Remote:
         for pause in (*_PAUSES, None):
             try:
                 return self._model.run(inputs, signature)
-            except ask.ServerError as error:
+            except rest.ServerError as error:
                 if pause is None or not error.is_temporary:
                     raise DataError(str(error)) from None
             time.sleep(pause)
@@ -114,7 +114,7 @@ class ServerClient:
     All requests go to the version that the server runs at first: a file of predictions of two models is of no use.
 
     Args:
-        url: of the model, as for `ask.RemoteModel`.
+        url: of the model, as for `rest.RemoteModel`.
         export_dir: the export that the server runs: its folder with versions, or the version. The task's settings and
             the vocabulary are read from it, which servers do not tell; the weights may be missing.
 
@@ -128,8 +128,8 @@ class ServerClient:
 
     def __init__(self, url: str, export_dir: str) -> None:
         try:
-            self._model = ask.RemoteModel(url)
-        except ask.ServerError as error:
+            self._model = rest.RemoteModel(url)
+        except rest.ServerError as error:
             raise DataError(str(error)) from None
         except ValueError as error:
             raise ConfigError(f"--server={error}") from None

@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from bert_tf.inference import ask
+from bert_tf.inference import ask, rest
 from tests.inference.servers import sending, serving
 
 INPUTS = {
@@ -369,7 +370,7 @@ def test_no_answer_of_a_server_is_a_stack_trace(run_ask, capsys, monkeypatch, dt
     def respond(self, url, body=None):
         return answers[url.removeprefix("http://server")]
 
-    monkeypatch.setattr(ask.RemoteModel, "_response", respond)
+    monkeypatch.setattr(rest.RemoteModel, "_response", respond)
     assert run_ask("http://server/v1/models/m", "a") == [{"text": "a", "share": answer[0]}]
     refused = 0
     for changed, body in bodies.items():
@@ -391,7 +392,7 @@ def test_no_answer_of_a_server_is_a_stack_trace(run_ask, capsys, monkeypatch, dt
 
 
 def test_a_server_that_is_silent_or_gone_is_a_one_line_error(run_ask, capsys, monkeypatch):
-    monkeypatch.setattr(ask, "_PATIENCE", 0.1)
+    monkeypatch.setattr(rest, "_PATIENCE", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/models/m"
         assert error_of(run_ask, capsys, address, "a") == f"ask.py: {address}: no answer in 0.1 s\n"
@@ -406,17 +407,23 @@ def test_the_token_is_sent_and_other_servers_do_not_get_it(run_ask, capsys, monk
         return METADATA
 
     answers = predicting(200, b'{"outputs": [0.5]}') | {"/v1/models/m/metadata": metadata}
-    monkeypatch.setenv(ask.TOKEN, "secret\n")
+    monkeypatch.setenv(rest.TOKEN, "secret\n")
     with sending(answers) as address:
         assert run_ask(f"{address}/v1/models/m", "a") == [{"text": "a", "share": 0.5}]
     assert seen == ["Bearer secret"]
-    monkeypatch.setenv(ask.TOKEN, "a\nb")
+    monkeypatch.setenv(rest.TOKEN, "a\nb")
     assert "BERT_TF_TOKEN has a character" in error_of(run_ask, capsys, f"{address}/v1/models/m", "a")
 
 
-@pytest.mark.parametrize("program", ["as a file", "as a module"])
-def test_a_server_is_asked_without_tensorflow_or_numpy(program):
-    run, unwanted = f"runpy.run_path({ask.__file__!r}", {"bert_tf", "numpy", "tensorflow"}
+@pytest.mark.parametrize("program", ["as a file", "copied", "as a module"])
+def test_a_server_is_asked_without_tensorflow_or_numpy(tmp_path, program):
+    path, unwanted = ask.__file__, {"bert_tf", "numpy", "tensorflow"}
+    if program == "copied":
+        path = shutil.copy(path, tmp_path)
+        done = subprocess.run([sys.executable, "-I", path, "http://localhost:1"], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (1, f"ask.py: {tmp_path}: no rest.py; copy it to this folder, too\n")
+        shutil.copy(rest.__file__, tmp_path)
+    run = f"runpy.run_path({path!r}"
     if program == "as a module":
         run, unwanted = f"runpy.run_module({ask.__name__!r}", {"numpy", "tensorflow"}
     program = f"import runpy, sys; {run}, run_name='__main__'); assert not {unwanted} & sys.modules.keys()"

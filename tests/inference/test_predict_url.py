@@ -6,7 +6,7 @@ import os
 import pytest
 
 from bert_tf.errors import DataError
-from bert_tf.inference import ask, predictions
+from bert_tf.inference import predictions, rest
 from bert_tf.inference.card import CARD, EXTRA
 from bert_tf.inference.predictions import ServerClient
 from bert_tf.inputs.datasets.examples import ReadReport
@@ -85,12 +85,12 @@ def test_rows_keep_their_order_in_windows_and_requests(single, url, monkeypatch)
 @pytest.fixture
 def failing(monkeypatch):
     """Function that makes the next requests fail with the given errors."""
-    answer = ask.RemoteModel._run
+    answer = rest.RemoteModel._run
 
     def fail(*errors):
         left = list(errors)
         monkeypatch.setattr(
-            ask.RemoteModel, "_run", lambda *arguments: throw(left.pop(0)) if left else answer(*arguments)
+            rest.RemoteModel, "_run", lambda *arguments: throw(left.pop(0)) if left else answer(*arguments)
         )
 
     def throw(error):
@@ -102,15 +102,15 @@ def failing(monkeypatch):
 
 def test_a_server_that_is_busy_or_restarts_is_asked_again(single, url, failing):
     server, examples = ServerClient(url, single.path), examples_of(["a", "b"])
-    failing(ask.ServerError("busy", True), ask.ServerError("gone", True))
+    failing(rest.ServerError("busy", True), rest.ServerError("gone", True))
     check_same([one for _, one in server.predicting(examples, 2)], by_predict(single, examples))
 
 
 @pytest.mark.parametrize(
     "errors, message",
     [
-        ([ask.ServerError("busy", True)] * 3, "^busy$"),
-        ([ask.ServerError("no such version")], "^no such version$"),
+        ([rest.ServerError("busy", True)] * 3, "^busy$"),
+        ([rest.ServerError("no such version")], "^no such version$"),
         ([ValueError("Too many rows")], "^rows:1 and rows of similar length: the model failed: Too many rows$"),
     ],
 )
@@ -134,9 +134,9 @@ def test_a_failure_leaves_no_file(programs, single, url, tmp_path):
 
 
 def test_all_requests_go_to_the_version_found_at_first(single, url, monkeypatch):
-    seen, answer = [], ask.RemoteModel._response
+    seen, answer = [], rest.RemoteModel._response
     monkeypatch.setattr(
-        ask.RemoteModel, "_response", lambda self, url, *body: seen.append(url) or answer(self, url, *body)
+        rest.RemoteModel, "_response", lambda self, url, *body: seen.append(url) or answer(self, url, *body)
     )
     list(ServerClient(url, os.path.dirname(single.path)).predicting(examples_of(["a"]), 2))
     assert seen == [f"{url}/metadata", f"{url}/versions/1:predict"]
