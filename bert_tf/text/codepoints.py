@@ -1,27 +1,14 @@
-"""BERT's text normalization as a table over code points (BasicTokenizer of google-research/bert, tokenization.py).
-
-TF Text's own table follows other rules (NFKC case folding, control characters become spaces). But its op accepts any
-table, so this one is computed with the functions that the reference calls: Python's `unicodedata` and `str.lower`.
-
-The table also prepares the text for the WordPiece op that follows, which splits at white space, at punctuation as
-defined by its copy of ICU, and at every CJK ideograph. So punctuation outside ASCII, where the reference splits, gets
-a space on either side here, and ideographs that should not be split are replaced by stand-ins: unassigned code points.
-"""
+"""Sets of code points: white space, punctuation, ideographs, accents; and regular expressions of them."""
 
 import functools
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
-import flatbuffers
 import numpy as np
 
-from bert_tf.text.trie import build_trie
 from bert_tf.types import Array
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
-# Two quotation marks (`` or '') enter ALBERT's table as two bytes that no UTF-8 text contains.
-DOUBLED_QUOTE = b"\xf8\xf9"
 
 # One byte long and deleted by the table: it can replace an invalid byte without moving the others.
 FILLER = "\x01"
@@ -31,7 +18,6 @@ CJK_RANGES = (
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
     (0x2B820, 0x2CEAF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
-_CJK_STAND_IN = 0x40000  # planes 4 and 5 are unassigned
 
 # Elsewhere only private use, which is left unchanged, is assigned.
 _ASSIGNED = (range(0x01, 0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
@@ -73,146 +59,9 @@ def accent_codes() -> Array:
 
 
 @functools.cache
-def _cjk_stand_ins() -> dict[int, int]:
-    cjk = [code for first, last in CJK_RANGES for code in range(first, last + 1)]
-    return {code: _CJK_STAND_IN + i for i, code in enumerate(cjk)}
-
-
-@functools.cache
-def stand_ins(split_cjk: bool) -> dict[int, int]:
-    """Code points that the normalizer replaces; the WordPiece op's vocabulary needs the same replacements.
-
-    Returns:
-        A table for `str.translate`. It is one to one, except for text that already contains the stand-ins of
-        ideographs, the unassigned code points U+40000-U+53FFF.
-    """
-    return {} if split_cjk else _cjk_stand_ins()
-
-
-def cleaned(char: str, lower_case: bool, strip_accents: bool) -> str:
-    """What the reference makes of a character before it splits the text at spaces and ideographs."""
-    category = unicodedata.category(char)
-    if char in "\t\n\r":
-        return " "
-    if category in ("Cc", "Cf") or char == "\ufffd":
-        return ""
-    if category == "Zs" or char.isspace():  # str.split, which the reference uses, also splits at U+2028 and U+2029
-        return " "
-    text = char.lower() if lower_case else char
-    if strip_accents:
-        text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
-    return text
-
-
-def _normalize_character(
-    char: str, lower_case: bool, strip_accents: bool, split_cjk: bool, stand_in: Mapping[int, int]
-) -> str:
-    text = cleaned(char, lower_case, strip_accents)
-    if split_cjk and text != char and ord(char) in _cjk_stand_ins():
-        text = f" {text} "  # the reference splits before it decomposes
-    if not text.isascii():
-        text = "".join(f" {c} " if is_punctuation(c) and not c.isascii() else c for c in text)
-    return text.translate(stand_in)
-
-
-@functools.cache
 def white_space_codes() -> Array:
     """The code points of `WHITE_SPACE`: int32, ascending."""
     return np.array([ord(char) for char in WHITE_SPACE], np.int32)
-
-
-@functools.cache
-def space_codes() -> Array:
-    """All code points that the normalizer turns into a space: int32, ascending."""
-    spaces = (char for char in characters() if _normalize_character(char, False, False, False, {}) == " ")
-    return np.array([ord(char) for char in spaces], np.int32)
-
-
-def character_table(lower_case: bool, strip_accents: bool, split_cjk: bool) -> dict[str, str]:
-    """Maps every character that normalization changes to its replacement."""
-    stand_in = stand_ins(split_cjk)
-    table = {}
-    for char in characters():
-        # Nine in ten are ideographs, syllables or unassigned: letters without case never change except by these two.
-        uncased = unicodedata.category(char) in ("Lo", "Cn", "Co")
-        if uncased and unicodedata.is_normalized("NFD", char) and ord(char) not in stand_in:
-            continue
-        text = _normalize_character(char, lower_case, strip_accents, split_cjk, stand_in)
-        if text != char:
-            table[char] = text
-    return table
-
-
-@functools.cache
-def normalizer_model(lower_case: bool, strip_accents: bool, split_cjk: bool) -> Array:
-    """The table in the format of TF Text's op `FastBertNormalize`; computed once per process and combination.
-
-    Args:
-        lower_case: apply `str.lower` (final capital sigma is handled by `final_sigma_pattern`).
-        strip_accents: decompose canonically (NFD) and drop nonspacing marks.
-        split_cjk: False replaces CJK ideographs by `stand_ins`, so that the WordPiece op does not split them.
-
-    Returns:
-        uint8 [bytes], the flatbuffer of TF Text's fast_bert_normalizer_model.fbs.
-    """
-    entries = {char.encode(): text for char, text in character_table(lower_case, strip_accents, split_cjk).items()}
-    return op_model(entries, deletes_nul=True)
-
-
-def _albert_cleaned(char: str, lower_case: bool, strip_accents: bool) -> str:
-    text = " " if char.isspace() else char
-    if strip_accents:
-        text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
-    return text.lower() if lower_case else text
-
-
-def albert_cleaned(char: str, lower_case: bool, strip_accents: bool) -> str:
-    """What ALBERT makes of a character, with SentencePiece's normalization (NFKC): see `albert_model`."""
-    return unicodedata.normalize("NFKC", _albert_cleaned(char, lower_case, strip_accents))
-
-
-@functools.cache
-def albert_model(lower_case: bool, strip_accents: bool) -> Array:
-    """ALBERT's normalization before SentencePiece (preprocess_text of google-research/albert, tokenization.py).
-
-    Unlike there, a final capital sigma becomes σ.
-
-    Args:
-        lower_case: apply `str.lower`.
-        strip_accents: decompose by compatibility (NFKD), which also makes jamo of Hangul syllables, and drop combining
-            characters. SentencePiece's own normalization joins jamo again.
-
-    Returns:
-        As `normalizer_model`. `DOUBLED_QUOTE` becomes a quotation mark.
-    """
-    entries = {DOUBLED_QUOTE[:1]: '"', DOUBLED_QUOTE[1:]: ""}
-    for char in characters():
-        text = _albert_cleaned(char, lower_case, strip_accents)
-        if text != char:
-            entries[char.encode()] = text
-    return op_model(entries, deletes_nul=False)
-
-
-def op_model(entries: Mapping[bytes, str], *, deletes_nul: bool) -> Array:
-    """The flatbuffer of a table from single characters, or bytes that are not UTF-8, to what replaces them."""
-    pool, offsets = bytearray(), dict[bytes, int]()
-    values = {}
-    for key, text in entries.items():
-        data = text.encode()
-        if data not in offsets:
-            offsets[data] = len(pool)
-            pool += data
-        values[key] = 1 << 30 | offsets[data] << 6 | len(data)  # bit 30: "differs from the character itself"
-
-    builder = flatbuffers.Builder()
-    trie = builder.CreateNumpyVector(build_trie(values))
-    strings = builder.CreateNumpyVector(np.frombuffer(bytes(pool), np.uint8))
-    builder.StartObject(4)  # the op does not read field 0, a bool for the rules that the table follows
-    builder.PrependUOffsetTRelativeSlot(1, trie, 0)
-    builder.PrependInt32Slot(2, deletes_nul << 30, 0)  # U+0000, which the trie cannot hold
-    builder.PrependUOffsetTRelativeSlot(3, strings, 0)
-    builder.Finish(builder.EndObject())
-    return np.frombuffer(bytes(builder.Output()), np.uint8)
 
 
 def character_class(chars: Iterable[str]) -> str:
@@ -224,26 +73,3 @@ def character_class(chars: Iterable[str]) -> str:
         else:
             ranges.append([code, code])
     return "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges)
-
-
-@functools.cache
-def final_sigma_pattern() -> str:
-    r"""RE2 pattern of capital sigmas that `str.lower` makes final, its only rule that depends on the context.
-
-    The rule (Unicode, SpecialCasing.txt: Final_Sigma) is that a cased letter precedes the sigma and none follows it;
-    case-ignorable characters are skipped. `str.lower` itself determines which characters are cased and ignorable.
-
-    Returns:
-        A pattern to replace by r"\1ς\2", which keeps the number of bytes.
-    """
-    cased_chars, ignorable_chars = [], ["\0"]
-    for char in characters():
-        category = unicodedata.category(char)
-        if char == "\ufffd" or (category in ("Cc", "Cf") and char not in "\t\n\r"):
-            ignorable_chars.append(char)  # deleted before the reference lower-cases
-        elif f"{char}Σ".lower().endswith("ς"):
-            cased_chars.append(char)
-        elif f"a{char}Σ".lower().endswith("ς"):
-            ignorable_chars.append(char)
-    cased, ignorable = character_class(cased_chars), character_class(ignorable_chars)
-    return f"([{cased}][{ignorable}]*)Σ([{ignorable}]*(?:\\z|[^{cased}{ignorable}]))"

@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from bert_tf.text import tf_text
 from bert_tf.text.base import rows_of
-from bert_tf.text.codepoints import character_class, characters, op_model
+from bert_tf.text.codepoints import character_class, characters
+from bert_tf.text.normalization_table import op_model
 from bert_tf.text.segments import split_around, within_texts
 from bert_tf.types import Array
 

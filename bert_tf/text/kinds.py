@@ -11,7 +11,7 @@ from bert_tf.progress import log
 from bert_tf.text.base import ALBERT, BaseTokenizer, special_names
 from bert_tf.text.byte_pair import BytePairTokenizer
 from bert_tf.text.byte_pair_model import check_merges, read_byte_pairs
-from bert_tf.text.codepoints import albert_cleaned
+from bert_tf.text.normalization_table import albert_cleaned
 from bert_tf.text.normalizer import strips_accents
 from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer, parse_model, read_model
 from bert_tf.text.vocabulary import decided, decision, warn_of_unreachable

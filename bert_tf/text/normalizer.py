@@ -7,10 +7,9 @@ import tensorflow as tf
 from bert_tf.config.values import half_pairs, shown
 from bert_tf.errors import DataError
 from bert_tf.text import tf_text
-from bert_tf.text.codepoints import (
-    CJK_RANGES,
+from bert_tf.text.codepoints import CJK_RANGES, FILLER
+from bert_tf.text.normalization_table import (
     DOUBLED_QUOTE,
-    FILLER,
     albert_model,
     final_sigma_pattern,
     normalizer_model,

@@ -10,8 +10,9 @@ from absl import logging
 from bert_tf.config.values import half_pairs
 from bert_tf.errors import DataError
 from bert_tf.files import read_bytes, text_path, write_text
-from bert_tf.text.codepoints import CJK_RANGES, SPECIAL_PIECES, cleaned, is_punctuation
+from bert_tf.text.codepoints import CJK_RANGES, SPECIAL_PIECES, is_punctuation
 from bert_tf.text.encoding import decode
+from bert_tf.text.normalization_table import cleaned
 from bert_tf.types import Json, StrPath
 
 MAX_PIECE_BYTES = 256  # the limit of TF Text's WordPiece op, without "##"

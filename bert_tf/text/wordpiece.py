@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from bert_tf.config.values import Rule, checked_arguments
 from bert_tf.text.base import BERT, SPECIAL, Added, BaseTokenizer, rows_of
-from bert_tf.text.codepoints import FILLER, is_punctuation, stand_ins
+from bert_tf.text.codepoints import FILLER, is_punctuation
+from bert_tf.text.normalization_table import stand_ins
 from bert_tf.text.normalizer import Normalizer, replace_invalid, string_tensor
 from bert_tf.text.segments import Segments
 from bert_tf.text.tf_text import wordpiece, wordpiece_model

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from bert_tf.text.base import BaseTokenizer, is_among
-from bert_tf.text.codepoints import CJK_RANGES, accent_codes, punctuation_codes, space_codes, white_space_codes
+from bert_tf.text.codepoints import CJK_RANGES, accent_codes, punctuation_codes, white_space_codes
+from bert_tf.text.normalization_table import space_codes
 from bert_tf.types import Array
 
 _BYTES = [bytes([value]) for value in range(256)]

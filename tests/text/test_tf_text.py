@@ -4,7 +4,7 @@ has changed it."""
 import tensorflow as tf
 
 from bert_tf.text import tf_text
-from bert_tf.text.codepoints import normalizer_model
+from bert_tf.text.normalization_table import normalizer_model
 
 PIECES = ["[UNK]", "un", "##believ", "##able", "good", "."]
 
