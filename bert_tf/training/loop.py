@@ -125,6 +125,7 @@ class Loop:
 
         Raises:
             Interrupted: after SIGINT or SIGTERM, with the state saved.
+            NonFiniteError: see `train.max_nonfinite_steps`.
         """
         trainer, history = self.trainer, self.history
         self.best.remove_after(trainer.step)
@@ -143,21 +144,23 @@ class Loop:
             print(f"{title}: resuming from step {trainer.step} of {trainer.total_steps}")
             history.resume(trainer.step)
         self._callbacks.begin(trainer.step)
-        with (
-            Signals(trainer.strategy) as signals,
-            self._checkpoints,
-            bar(title, trainer.total_steps, "step", done=trainer.step, layout=TRAINING) as line,
-        ):
-            self._train(signals, line)
-            line.close()
-            history.draw()
-            self._checkpoints.wait()
-            # Again: a signal may have come during the last evaluation, and no worker exits before the chief has
-            # written, because it could not continue alone.
-            if signal := signals.agreed():
-                raise Interrupted(signal, trainer.step, self._hooks.directory)
+        try:
+            with (
+                Signals(trainer.strategy) as signals,
+                self._checkpoints,
+                bar(title, trainer.total_steps, "step", done=trainer.step, layout=TRAINING) as line,
+            ):
+                self._train(signals, line)
+                line.close()
+                history.draw()
+                self._checkpoints.wait()
+                # Again: a signal may have come during the last evaluation, and no worker exits before the chief has
+                # written, because it could not continue alone.
+                if signal := signals.agreed():
+                    raise Interrupted(signal, trainer.step, self._hooks.directory)
+        finally:
+            self.reached = by_phase(history.points, self._speed.point())
         self._callbacks.end()
-        self.reached = by_phase(history.points, self._speed.point())
         return history
 
     def _train(self, signals: Signals, line: Any) -> None:

@@ -30,6 +30,10 @@ from bert_tf.types import Array, Metrics
 _LONG_RUN = 1e10
 
 
+class NonFiniteError(BertTfError):
+    """Too many updates in a row had a non-finite loss or gradient."""
+
+
 class Trainer:
     """Trains one model on one task.
 
@@ -191,7 +195,7 @@ class Trainer:
         scale_state = self.loss_scale.variable.read_value()
         return tf.constant(step), tf.constant(steps, tf.int64), tf.constant(nonfinite), scale_state
 
-    def _nonfinite_error(self, nonfinite: int, fingerprint: str, checkpoints: Checkpoints | None) -> BertTfError:
+    def _nonfinite_error(self, nonfinite: int, fingerprint: str, checkpoints: Checkpoints | None) -> NonFiniteError:
         """The error for this number of non-finite steps in a row; the fingerprint is of the last one's batch."""
         step, epoch, used, _ = self._state.numpy()
         good = None
@@ -199,7 +203,7 @@ class Trainer:
             checkpoints.wait()
             # May have been written during these steps: a skipped update changes nothing.
             good = checkpoints.newest
-        return BertTfError(
+        return NonFiniteError(
             f"{nonfinite} steps in a row up to step {step} had a non-finite loss or gradient, the last with batch "
             f"{used - 1} of epoch {epoch}, fingerprint {fingerprint}; last good checkpoint: {good or 'none'}; "
             "resume from it with a lower train.learning_rate or train.dtype=float32 and --accept_config_change"

@@ -36,7 +36,7 @@ from bert_tf.training.speed import peak_flops
 from bert_tf.training.state.run_manifest import RunManifest
 from bert_tf.training.strategy import accelerator, is_chief
 from bert_tf.training.tf_internals import in_multi_worker_mode
-from bert_tf.training.trainer import Trainer
+from bert_tf.training.trainer import NonFiniteError, Trainer
 from bert_tf.types import Json, Metrics
 
 
@@ -44,15 +44,12 @@ class DivergedError(BertTfError):
     """A run has ended with a model whose answers mean nothing, which is not saved.
 
     Args:
-        found: what is wrong with it.
+        message: what is wrong with it, and what to do.
         results: what results.json would have held.
     """
 
-    def __init__(self, found: str, results: Json) -> None:
-        super().__init__(
-            f"the training has diverged: {found}; no model was written; check the labels, or lower "
-            "train.learning_rate, and start again in another directory"
-        )
+    def __init__(self, message: str, results: Json) -> None:
+        super().__init__(message)
         self.results = results
 
 
@@ -193,7 +190,7 @@ class Run(Hooks, abc.ABC):
             The contents of results.json.
 
         Raises:
-            DivergedError: weights or the loss are NaN or infinite; neither is then written.
+            DivergedError: weights, the loss or too many updates in a row are NaN or infinite; neither is then written.
             Interrupted: as `Loop.run`.
         """
         with contextlib.ExitStack() as scope:
@@ -211,14 +208,14 @@ class Run(Hooks, abc.ABC):
             self.pipeline = self._pipeline()
             self.peak_flops = peak_flops(self.strategy, self.dtype) if inputs[0].row_flops else None
             loop = Loop(trainer, inputs, self)
-            loop.run()
+            stopped = _nonfinite(loop)
             before = {} if loop.advanced else results_of(self.directory)
             if before and before.get("steps") == trainer.step:  # the run had finished; its metrics stand
                 self.trained = directory.read(self.directory)
                 return before
             results = self._results(loop)
             self.finish(results)
-            if self._manifest and (found := _divergence(trainer, results["final"])):
+            if found := stopped or _divergence(trainer, results["final"]):
                 raise DivergedError(found, results)
             stored = directory.stored(trainer.model, encoder, self.task)
             self.trained = stored[""]
@@ -313,12 +310,32 @@ def expect(config: object, kind: type) -> None:
         raise ConfigError(f"--config holds a {type(config).__name__}; expected a {kind.__name__}")
 
 
-def _divergence(trainer: Trainer, final: Json) -> str | None:
-    """What shows that a model is of no use after its training, in words; None for nothing.
+def _nonfinite(loop: Loop) -> str:
+    """Runs the loop; returns the message of the error if it ends at non-finite updates."""
+    try:
+        loop.run()
+    except NonFiniteError as error:
+        return str(error)
+    return ""
+
+
+def _divergence(trainer: Trainer, final: Json) -> str:
+    """The message of the error about a model that is of no use after its training; "" if there is none.
 
     Args:
         final: the last point or evaluation, or that of the weights that will be saved.
     """
+    found = _useless(trainer, final)
+    if not found:
+        return ""
+    return (
+        f"the training has diverged: {found}; no model was written; check the labels, or lower "
+        "train.learning_rate, and start again in another directory"
+    )
+
+
+def _useless(trainer: Trainer, final: Json) -> str:
+    """What shows that a model is of no use, in words."""
     weights = trainer.model.weights
     broken = [one.path for one in weights if not tf.reduce_all(tf.math.is_finite(tf.cast(one.value, tf.float32)))]
     if broken:
@@ -329,4 +346,4 @@ def _divergence(trainer: Trainer, final: Json) -> str | None:
     # without targets has no loss.
     if final.get("kind") == "evaluation" and not math.isfinite(final.get("loss", 0.0)):
         return f"the loss on the validation set is {final['loss']}"
-    return None
+    return ""
