@@ -33,7 +33,6 @@ from bert_tf.model.positions import (
     AttentionBias,
     CausalAttentionBias,
     LastToken,
-    LocalAttentionBias,
     MeanOfTokens,
     PackedAttentionBias,
     PackedPositions,
@@ -89,14 +88,12 @@ def attention_probabilities(encoder: "BertEncoder", features: Tensors) -> tf.Ten
 def _attention_probabilities(encoder: "BertEncoder", features: Tensors) -> tf.Tensor:
     outputs = encoder(features, training=False)
     inputs = [outputs["embedding_output"], *outputs["encoder_outputs"][:-1]]  # of each layer
-    config, mask = encoder.config, features["input_mask"]
-    bias = local_bias = encoder.get_layer("attention_bias")(mask)
-    if config.local_layers:
-        local_bias = encoder.get_layer("local_attention_bias")(bias)
+    config, mask = encoder.config, tf.convert_to_tensor(features["input_mask"])
+    bias = encoder.get_layer("attention_bias")(mask)
     positions = encoder.get_layer("positions")(mask) if config.positions == "rotary" else None
     blocks = zip(itertools.cycle(encoder.blocks()), inputs, strict=False)
     found = [
-        block.attention_probabilities(x, local_bias if index in config.local_layers else bias, positions)
+        block.attention_probabilities(x, mask if _reads_mask(config, index) else bias, positions)
         for index, (block, x) in enumerate(blocks)
     ]
     most = max(config.layer_heads)
@@ -209,14 +206,14 @@ class BertEncoder(FunctionalModel):
         inputs = encoder_inputs()
         mask, embedded = inputs["input_mask"], [inputs["input_word_ids"], inputs["input_type_ids"]]
         rotary, positions = config.positions == "rotary", None
-        if packed or rotary:
-            positions = (PackedPositions if packed else Positions)(name="positions")(mask)
-        x = embedded_tokens = embeddings(*embedded, *([positions] if packed and not rotary else []))
+        if rotary:  # which count from anywhere: only the distances of tokens matter
+            positions = Positions(name="positions")(mask)
+        elif packed:
+            embedded.append(PackedPositions(name="positions")(mask))
+        x = embedded_tokens = embeddings(*embedded)
         causal = config.attention == "causal"
         bias_layer = PackedAttentionBias if packed else CausalAttentionBias if causal else AttentionBias
-        bias = local_bias = bias_layer(name="attention_bias", dtype="float32")(mask)
-        if config.local_layers:
-            local_bias = LocalAttentionBias(config.local_distance, name="local_attention_bias", dtype="float32")(bias)
+        bias = bias_layer(name="attention_bias", dtype="float32")(mask)
         x = WithoutPadding(name="without_padding", autocast=False)(x)
         with_padding = WithPadding(name="with_padding", autocast=False)
         layer_outputs = []
@@ -225,7 +222,7 @@ class BertEncoder(FunctionalModel):
         ]
         others = [positions] if rotary else []
         for index, block in enumerate(blocks * (config.num_layers // config.num_blocks)):
-            x = block(x, local_bias if index in config.local_layers else bias, *others)
+            x = block(x, mask if _reads_mask(config, index, packed) else bias, *others)
             layer_outputs.append(with_padding(x, embedded_tokens))
         if config.norm == "pre":
             x = layer_norm(config, "final_norm", policy)(x)
@@ -287,6 +284,11 @@ class BertEncoder(FunctionalModel):
     def from_config(cls, config: Json, custom_objects: Json | None = None) -> Self:
         """Creates the encoder from the output of `get_config`."""
         return cls(**(config | {"config": read_config(config["config"])}))
+
+
+def _reads_mask(config: BertConfig, index: int, packed: bool = False) -> bool:
+    """Whether a layer computes what it adds to its scores from the mask, for parts of a row, and not for all of it."""
+    return index in config.local_layers or (config.is_long and (packed or config.attention == "causal"))
 
 
 def _pooler(config: BertConfig, policy: keras.DTypePolicy) -> keras.layers.Layer:

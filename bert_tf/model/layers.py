@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig, from_dict, to_dict
 from bert_tf.errors import ConfigError
+from bert_tf.model import windows
 from bert_tf.model.activations import Gated, activation
 from bert_tf.model.compute import (
     AttentionForm,
@@ -271,7 +272,9 @@ class SelfAttention(NumberedLayer):
         self.qkv = dense(3 * self._width, name="qkv")
         self.output_projection = dense(config.hidden_size, name="output")
         self.dropout = Dropout(config.attention_dropout, dtype=self.dtype_policy)
-        self._base = config.local_rotary_base if index in config.local_layers else config.rotary_base
+        is_local = index in config.local_layers
+        self._base = config.local_rotary_base if is_local else config.rotary_base
+        self._distance = config.local_distance if is_local else None
 
     def build(self, inputs_shape: Shape) -> None:
         self.qkv.build(inputs_shape)
@@ -284,29 +287,51 @@ class SelfAttention(NumberedLayer):
         return CompiledAttention() if current().way(self.compute_dtype) == "compiled" else PlainAttention()
 
     def attend(
-        self, rows: tf.Tensor, layout: AllPositions, bias: tf.Tensor, positions: tf.Tensor | None, training: bool
+        self, rows: tf.Tensor, layout: AllPositions, seen: tf.Tensor, positions: tf.Tensor | None, training: bool
     ) -> tf.Tensor:
         """Attention without the output projection, from [rows, hidden] of this layout to [rows, heads * head_size]."""
-        heads = self._heads(rows, layout, positions)
+        compute, causal = self.compute(training), self.config.attention == "causal"
         # Not through the layer of dropout if there is none, which would convert the probabilities to its dtype.
-        context = self.compute(training)(*heads, bias, self.dropout if training else None)
-        return layout.without_padding(tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, self._width]))
+        dropout = self.dropout if training else None
+        qkv = layout.with_padding(self.qkv(rows))
+        if self._distance:
+            qkv = tf.reshape(qkv, [layout.shape[0], layout.shape[1], 3 * self._width])
 
-    def probabilities(self, inputs: tf.Tensor, bias: tf.Tensor, positions: tf.Tensor | None) -> tf.Tensor:
+            def heads_at(states: tf.Tensor, at: tf.Tensor) -> list[tf.Tensor]:
+                return self._heads(states, None if positions is None else at, tf.shape(states))
+
+            context = windows.local(compute, heads_at, qkv, seen, self._distance, causal, dropout)
+            return layout.without_padding(tf.reshape(context, [-1, self._width]))
+        query, key, value = self._heads(qkv, positions, layout.shape)
+        if self.config.is_long:
+            context = windows.of_all(compute, query, key, value, seen, dropout, causal=causal)
+        else:
+            context = compute(query, key, value, seen, dropout)
+        return layout.without_padding(windows.side_by_side(context))
+
+    def probabilities(self, inputs: tf.Tensor, seen: tf.Tensor, positions: tf.Tensor | None) -> tf.Tensor:
         """Attention probabilities without dropout: float32 [batch, heads, length, length]."""
-        query, key, _ = self._heads(flattened(inputs), AllPositions(tf.shape(inputs)), positions)
-        return InferredAttention().probabilities(query, key, bias)
+        query, key, _ = self._heads(self.qkv(inputs), positions, tf.shape(inputs))
+        if seen.shape.rank == 2:
+            at = tf.expand_dims(tf.range(tf.shape(seen)[1]), 0)
+            seen = windows.visible((seen, at), (seen, at), self._distance, self.config.attention == "causal")
+        return InferredAttention().probabilities(query, key, seen)
 
-    def _heads(
-        self, rows: tf.Tensor, layout: AllPositions, positions: tf.Tensor | None
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Query, key and value: each [batch, heads, length, head_size]."""
-        shape = [layout.shape[0], layout.shape[1], 3, *self._heads_shape]
-        qkv = tf.reshape(layout.with_padding(self.qkv(rows)), shape)
-        query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
+    def _heads(self, states: tf.Tensor, positions: tf.Tensor | None, shape: tf.Tensor) -> list[tf.Tensor]:
+        """Query, key and value, or some of them, each [batch, heads, length, head_size], from their columns.
+
+        Args:
+            states: [batch, length, columns], in any shape.
+            positions: int32 [batch or 1, length], by which query and key are rotated; None for no rotation.
+            shape: int32, batch and length first.
+        """
+        count = states.shape[-1] // self._width
+        states = tf.reshape(states, [shape[0], shape[1], count, *self._heads_shape])
+        parts = tf.unstack(tf.transpose(states, [2, 0, 3, 1, 4]))
         if positions is not None:
-            query, key = (rotated(one, positions, self._base) for one in (query, key))
-        return query, key, value
+            turned = max(count - 1, 1)  # the last of several is the value
+            parts[:turned] = [rotated(part, positions, self._base) for part in parts[:turned]]
+        return parts
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -352,7 +377,7 @@ class TransformerBlock(NumberedLayer):
         self.output_norm = layer_norm(config, "output_norm", policy)
         self.dropout = Dropout(config.dropout, dtype=policy)
 
-    def build(self, inputs_shape: Shape, bias_shape: Shape | None = None, positions_shape: Shape | None = None) -> None:
+    def build(self, inputs_shape: Shape, seen_shape: Shape | None = None, positions_shape: Shape | None = None) -> None:
         intermediate_shape = (*inputs_shape[:-1], self.config.layer_intermediates[self.index])
         self.attention.build(inputs_shape)
         self.attention_norm.build(inputs_shape)
@@ -361,30 +386,31 @@ class TransformerBlock(NumberedLayer):
         self.output_norm.build(inputs_shape)
 
     def call(
-        self, inputs: tf.Tensor, bias: tf.Tensor, positions: tf.Tensor | None = None, training: bool = False
+        self, inputs: tf.Tensor, seen: tf.Tensor, positions: tf.Tensor | None = None, training: bool = False
     ) -> tf.Tensor:
         """The block on states [batch, length, hidden], or in a mode with a layout on [rows, hidden].
 
         Args:
             inputs: the states.
-            bias: added to the scores of the attention, as it broadcasts to [batch, heads, length, length].
+            seen: added to the scores of the attention, as it broadcasts to [batch, heads, length, length]; or the mask
+                int32 [batch, length], from which layers compute that for parts of a row, see `BertEncoder`.
             positions: int32 [batch or 1, length]; None unless the config says "rotary".
             training: whether there is dropout.
         """
         mode = current()
         if mode.layout is not None:
-            return self._rows(inputs, mode.layout, bias, positions, training)
+            return self._rows(inputs, mode.layout, seen, positions, training)
 
-        def block(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        def block(inputs: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
             # Rows throughout: reshapes and their shapes would be half of the ops.
             layout = AllPositions(tf.shape(inputs))
-            return unflattened(self._rows(flattened(inputs), layout, bias, positions, training), inputs)
+            return unflattened(self._rows(flattened(inputs), layout, seen, positions, training), inputs)
 
-        return (tf.recompute_grad(repeatable(block)) if training and mode.recompute else block)(inputs, bias)
+        return (tf.recompute_grad(repeatable(block)) if training and mode.recompute else block)(inputs, seen)
 
-    def attention_probabilities(self, inputs: tf.Tensor, bias: tf.Tensor, positions: tf.Tensor | None) -> tf.Tensor:
+    def attention_probabilities(self, inputs: tf.Tensor, seen: tf.Tensor, positions: tf.Tensor | None) -> tf.Tensor:
         """Attention probabilities for the block's inputs: float32 [batch, heads, length, length]."""
-        return self.attention.probabilities(self._attended(inputs), bias, positions)
+        return self.attention.probabilities(self._attended(inputs), seen, positions)
 
     def queries_keys_values(self, inputs: tf.Tensor) -> tf.Tensor:
         """Queries, keys and values for the block's inputs, before any rotation, heads side by side: [batch, length,
@@ -397,10 +423,10 @@ class TransformerBlock(NumberedLayer):
         return self.attention_norm(inputs) if self._pre else inputs
 
     def _rows(
-        self, x: tf.Tensor, layout: AllPositions, bias: tf.Tensor, positions: tf.Tensor | None, training: bool
+        self, x: tf.Tensor, layout: AllPositions, seen: tf.Tensor, positions: tf.Tensor | None, training: bool
     ) -> tf.Tensor:
         """The block on inputs [rows, hidden]."""
-        context = self.attention.attend(self._attended(x), layout, bias, positions, training)
+        context = self.attention.attend(self._attended(x), layout, seen, positions, training)
         dropout = self.dropout if training else None
         # Not as Keras layers, which would check the number of columns: exports in int8 have additional ones.
         x = self.attention.output_projection.compute.added(x, context, dropout)
@@ -410,6 +436,6 @@ class TransformerBlock(NumberedLayer):
         return x if self._pre else self.output_norm(x)
 
     def compute_output_shape(
-        self, inputs_shape: Shape, bias_shape: Shape | None = None, positions_shape: Shape | None = None
+        self, inputs_shape: Shape, seen_shape: Shape | None = None, positions_shape: Shape | None = None
     ) -> Shape:
         return inputs_shape

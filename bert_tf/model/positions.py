@@ -1,11 +1,7 @@
 """Layers on the positions of a row: which of them attend to each other, their numbers, and states at some of them."""
 
-from typing import Any
-
 import keras
 import tensorflow as tf
-
-from bert_tf.types import Json
 
 # Added to attention scores at padding, as in google-research/bert. float16 can represent it; minus infinity would turn
 # an all-padding row into NaN.
@@ -45,29 +41,6 @@ class PackedAttentionBias(keras.layers.Layer):
 
     def call(self, mask: tf.Tensor) -> tf.Tensor:
         return tf.where(_same_sequence(mask), 0.0, MASKED_SCORE)[:, tf.newaxis]
-
-
-@keras.saving.register_keras_serializable("bert_tf")
-class LocalAttentionBias(keras.layers.Layer):
-    """Restricts an attention bias [batch, 1, 1 or length, length] to positions near each other: float32
-    [batch, 1, length, length].
-
-    Args:
-        distance: the most positions from a token to one that it may attend to.
-    """
-
-    def __init__(self, distance: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.distance = distance
-
-    def call(self, bias: tf.Tensor) -> tf.Tensor:
-        # Not by band_part, which fails for rows that are shorter than the distance.
-        positions = tf.range(tf.shape(bias)[-1])
-        apart = tf.abs(tf.expand_dims(positions, 1) - tf.expand_dims(positions, 0))
-        return bias + tf.where(apart <= self.distance, 0.0, MASKED_SCORE)
-
-    def get_config(self) -> Json:
-        return super().get_config() | {"distance": self.distance}
 
 
 @keras.saving.register_keras_serializable("bert_tf")
