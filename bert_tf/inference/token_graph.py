@@ -3,6 +3,7 @@
 What exports to ONNX and LiteRT contain: their runtimes have no ops for text.
 """
 
+import dataclasses
 from collections.abc import Mapping
 
 import keras
@@ -11,7 +12,7 @@ import tensorflow as tf
 from bert_tf.inference.samples import sample_requests
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.heads import POSITIONS
-from bert_tf.model.mode import inferred
+from bert_tf.model.mode import computing, current, inferred
 from bert_tf.quiet import traced_function
 from bert_tf.tasks.signatures import TOKENS
 from bert_tf.tasks.task import Task
@@ -28,7 +29,8 @@ _OUTPUTS = {"mlm_logits": "logits", "nsp_logits": "seq_relationship_logits"}
 
 
 class TokenGraph:
-    """From token ids to the outputs of a model, in float32; padding is computed like tokens.
+    """From token ids to the outputs of a model, in float32; padding is computed like tokens, and attention to long rows
+    without loops, which LiteRT lacks.
 
     Args:
         task: of the model.
@@ -68,7 +70,8 @@ class TokenGraph:
             features = {name: tf.cast(value, tf.int32) for name, value in zip(self._names, values, strict=True)}
             if "input_type_ids" not in features:
                 features["input_type_ids"] = tf.zeros_like(features["input_word_ids"])
-            return inferred(compute, model, features, skip_padding=False)
+            with computing(dataclasses.replace(current(), whole_rows=True)):
+                return inferred(compute, model, features, skip_padding=False)
 
         self.function = traced_function(outputs, input_signature=self.specs)
 

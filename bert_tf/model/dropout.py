@@ -34,6 +34,11 @@ class Dropout(keras.layers.Dropout):
         keep = tf.cast(bits >= tf.cast(threshold, tf.uint16), inputs.dtype)
         return inputs * (keep * tf.cast(scale, inputs.dtype))
 
+    def next_seed(self) -> tf.Tensor:
+        """The seed of the next masks, int32 [2]."""
+        seeds = current().seeds
+        return seeds.next() if seeds else tf.cast(self.seed_generator.next(), tf.int32)
+
     def is_fused(self, tensor: tf.Tensor) -> bool:
         """Whether `added` and `softmax` can be called on such tensors: in a mode with seeds, if anything is dropped."""
         return self.rate > 0 and current().seeds is not None and current().fuses(tensor)

@@ -115,6 +115,7 @@ class Mode:
         skip_padding: whether encoders in inference compute nothing but attention for padding, so that their outputs
             there mean nothing. XLA, and so TPUs, cannot compile that.
         layout: how the positions of a batch are the rows of a matrix, in the call of an encoder that skips its padding.
+        whole_rows: whether attention to long rows is computed at once, not in parts, for runtimes without such loops.
         dispatch: calls models in inference; None calls them once.
         kernels: number formats whose kernels of oneDNN low precision uses, whatever this processor has; None for those
             that it has.
@@ -128,6 +129,7 @@ class Mode:
     inference: bool = False
     skip_padding: bool = False
     layout: AllPositions | None = None
+    whole_rows: bool = False
     dispatch: Dispatch | None = None
     kernels: frozenset[str] | None = None
     zeros: bool = False

@@ -38,19 +38,21 @@ class Windows:
         self._length = length
         self._size = tf.where(is_whole, length, 2 * distance)
         self._margin = tf.where(is_whole, 0, distance)
-        self._count = -(-length // self._size)
+        self._count = _parts(length, self._size)
 
     def of_queries(self, states: tf.Tensor) -> tf.Tensor:
         """[batch, length, size] -> [batch * windows, tokens of a window, size]."""
-        return self._joined(self._cut(states))
+        return tf.reshape(self._padded(states), tf.stack([-1, self._size, states.shape[-1]]))
 
     def of_keys(self, states: tf.Tensor) -> tf.Tensor:
         """[batch, length, size] -> [batch * windows, keys of a window, size]; zeros before and after the row."""
-        windows = self._cut(states)
+        shape = [tf.shape(states)[0], self._count, self._size, states.shape[-1]]
+        windows = tf.reshape(self._padded(states), tf.stack(shape))
         last, first = windows[:, :-1, self._size - self._margin :], windows[:, 1:, : self._margin]
         before = tf.pad(last, [[0, 0], [1, 0], [0, 0], [0, 0]])
         after = tf.pad(first, [[0, 0], [0, 1], [0, 0], [0, 0]])
-        return self._joined(tf.concat([before, windows, after], 2))
+        keys = self._size + 2 * self._margin
+        return tf.reshape(tf.concat([before, windows, after], 2), tf.stack([-1, keys, states.shape[-1]]))
 
     def back(self, states: tf.Tensor) -> tf.Tensor:
         """The inverse of `of_queries`, from all rows [rows, size]."""
@@ -63,16 +65,14 @@ class Windows:
         keys = tf.range(self._size + 2 * self._margin)
         return tf.expand_dims(keys[self._margin : self._margin + self._size], 0), tf.expand_dims(keys, 0)
 
-    def _cut(self, states: tf.Tensor) -> tf.Tensor:
-        """[batch, length, size] -> [batch, windows, tokens of a window, size]."""
-        padded = tf.pad(states, [[0, 0], [0, self._count * self._size - self._length], [0, 0]])
-        shape = [tf.shape(states)[0], self._count, self._size, states.shape[-1]]
-        return tf.reshape(padded, tf.stack(shape))
+    def _padded(self, states: tf.Tensor) -> tf.Tensor:
+        """[batch, length, size] -> [batch, windows * tokens of a window, size]."""
+        return tf.pad(states, [[0, 0], [0, self._count * self._size - self._length], [0, 0]])
 
-    @staticmethod
-    def _joined(windows: tf.Tensor) -> tf.Tensor:
-        shape = tf.shape(windows)
-        return tf.reshape(windows, tf.stack([shape[0] * shape[1], shape[2], windows.shape[-1]]))
+
+def _parts(length: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """How many parts of this size a row has. Not by negative numbers, which ONNX divides in another way."""
+    return (length + size - 1) // size
 
 
 def visible(
@@ -121,7 +121,7 @@ def local(
         [batch, length, heads * head_size].
     """
     windows, width = Windows(tf.shape(qkv)[1], distance), qkv.shape[-1] // 3
-    query, others = tf.split(qkv, [width, 2 * width], -1)
+    query, others = qkv[:, :, :width], qkv[:, :, width:]
     at_query, at_key = windows.positions
     (query,) = heads(windows.of_queries(query), at_query)
     key, value = heads(windows.of_keys(others), at_key)
@@ -164,6 +164,8 @@ def of_all(
     def cut() -> tf.Tensor:
         return _InParts(attention, dropout, causal)(query, key, value, seen)
 
+    if current().whole_rows:
+        return whole()
     if query.shape[2] is None and current().inference:
         return tf.cond(tf.shape(query)[2] <= UNCUT, whole, cut)
     # Not by a condition where there may be gradients: TensorFlow mixes up the tensors of hand-written ones in branches.
@@ -198,7 +200,7 @@ class _Cut:
         self._query = query
         batch, heads, self._length, _ = tf.unstack(tf.shape(query))
         self.size = tf.minimum(tf.maximum(_SCORES // (batch * heads * self._length), _FEWEST), self._length)
-        self._count = -(-self._length // self.size)
+        self._count = _parts(self._length, self.size)
 
     def padded(self, states: tf.Tensor, axis: int) -> tf.Tensor:
         """Whole parts, from [..., length, ...]: of further queries nothing is used, and their gradient is 0."""
@@ -244,13 +246,12 @@ class _InParts:
 
     def __call__(self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
         seed = tf.zeros([2], tf.int32)
-        if self._dropout is not None and self._dropout.rate:  # the backward pass draws its masks again
-            seeds = self._mode.seeds
-            seed = seeds.next() if seeds else tf.cast(self._dropout.seed_generator.next(), tf.int32)
+        if self._dropout and self._dropout.rate:  # the backward pass draws the masks again
+            seed = self._dropout.next_seed()
 
         @tf.custom_gradient
         def mixed(*inputs: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor | None, ...]]]:
-            return self._forward(*inputs), lambda upstream: (*self._backward(*inputs, upstream), None, None)
+            return self._forward(*inputs), lambda upstream: (*self._backward(upstream, *inputs), None, None)
 
         inputs = (query, key, value, seen, seed)
         return self._forward(*inputs) if self._mode.inference else mixed(*inputs)
@@ -263,18 +264,18 @@ class _InParts:
 
         def step(index: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             bias = self._bias(cut, index, seen, of_queries)
-            return index + 1, found.write(index, self._part(cut.part(queries, index), key, value, bias, index, seed))
+            return index + 1, found.write(index, self._part(index, seed, bias, cut.part(queries, index), key, value))
 
         return cut.joined(*cut.loop(step, cut.array()))
 
     def _backward(
         self,
+        upstream: tf.Tensor,
         query: tf.Tensor,
         key: tf.Tensor,
         value: tf.Tensor,
         seen: tf.Tensor,
         seed: tf.Tensor,
-        upstream: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         cut = _Cut(query)
         queries, upstream, of_queries = cut.padded(query, 2), cut.padded(upstream, 2), self._of_queries(cut, seen)
@@ -283,7 +284,7 @@ class _InParts:
             inputs, bias = [cut.part(queries, index), key, value], self._bias(cut, index, seen, of_queries)
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
-                outputs = self._part(*inputs, bias, index, seed)
+                outputs = self._part(index, seed, bias, *inputs)
             of_query, *others = tape.gradient(outputs, inputs, cut.part(upstream, index))
             sums = (total + tf.cast(one, tf.float32) for total, one in zip((of_key, of_value), others, strict=True))
             return index + 1, found.write(index, of_query), *sums
@@ -293,15 +294,18 @@ class _InParts:
 
     def _part(
         self,
+        index: tf.Tensor,
+        seed: tf.Tensor,
+        bias: tf.Tensor,
         query: tf.Tensor,
         key: tf.Tensor,
         value: tf.Tensor,
-        bias: tf.Tensor,
-        index: tf.Tensor,
-        seed: tf.Tensor,
     ) -> tf.Tensor:
         """Attention of the queries of part `index`."""
-        with computing(dataclasses.replace(self._mode, seeds=Seeds(fold_in(seed, index)))):
+        mode = self._mode
+        if self._dropout and self._dropout.rate:
+            mode = dataclasses.replace(mode, seeds=Seeds(fold_in(seed, index)))
+        with computing(mode):
             return self._attention(query, key, value, bias, self._dropout)
 
     def _of_queries(self, cut: _Cut, seen: tf.Tensor) -> tf.Tensor:
