@@ -86,6 +86,8 @@ _MODELS = {
     "mmbert_small": _modern(22, 384, 1152, 256000, local_rotary_base=160_000.0),
     "mmbert_base": _modern(22, 768, 1152, 256000, local_rotary_base=160_000.0),
 }
+# The dense layers of a block, by their paths.
+DENSE_LAYERS = ("attention/qkv", "attention/output", "intermediate", "output")
 # 300 times BERT-large, and 400 GB in float32: each field may be plausible, but not all of them together.
 _MOST_WEIGHTS = 100_000_000_000
 
@@ -112,7 +114,8 @@ class BertConfig:
         pooler_activation: "tanh" (BERT, RoBERTa, ALBERT), "relu" (DistilBERT) or "erf_gelu" (ELECTRA, ModernBERT).
         dropout: rate for embeddings, sublayer outputs and the classifier's input.
         attention_dropout: rate for attention probabilities.
-        activation: "tanh_gelu" (google-research/bert), "erf_gelu" (most Hugging Face checkpoints) or "relu".
+        activation: "tanh_gelu" (google-research/bert), "erf_gelu" (most Hugging Face checkpoints), "relu" or "silu"
+            (gated: SwiGLU).
         attention: "bidirectional" (BERT: each token attends to its whole row) or "causal" (to itself and the tokens
             before it, as in the ablation of section 5.1; the pooled output is then that of the last token, which
             attends to all).
@@ -128,6 +131,8 @@ class BertConfig:
         feed_forward: "plain" (BERT) or "gated": the first of two projections, after the activation, is multiplied by
             the second (Shazeer, 2020, arXiv:2002.05202). intermediate_size is that of each.
         biases: whether dense layers have biases, the last ones of heads aside.
+        unbiased_layers: with biases, the dense layers of a block that have none nevertheless: "intermediate" in GTE,
+            whose gate has none, and all four in nomic_bert, where only heads have biases.
         norm_offset: whether LayerNorms add a vector after they scale by one.
         first_norm: with norm "pre", whether the attention of the first layer has a LayerNorm before it; False leaves it
             to the one of the embeddings.
@@ -155,7 +160,7 @@ class BertConfig:
     pooler: bool = True
     dropout: float = setting(0.1, at_least=0, below=1)
     attention_dropout: float = setting(0.1, at_least=0, below=1)
-    activation: str = setting("tanh_gelu", choices=("tanh_gelu", "erf_gelu", "relu"))
+    activation: str = setting("tanh_gelu", choices=("tanh_gelu", "erf_gelu", "relu", "silu"))
     attention: str = setting("bidirectional", choices=("bidirectional", "causal"))
     norm: str = setting("post", choices=("post", "pre"))
     layer_norm_epsilon: float = setting(1e-12, at_least=1e-30, at_most=1)  # still above 0 in float32
@@ -172,6 +177,7 @@ class BertConfig:
     local_distance: int = setting(64, at_least=1, at_most=1_000_000, sparse=True)
     feed_forward: str = setting("plain", choices=("plain", "gated"), sparse=True)
     biases: bool = setting(True, sparse=True)
+    unbiased_layers: tuple[str, ...] = setting((), choices=DENSE_LAYERS, sparse=True)
     norm_offset: bool = setting(True, sparse=True)
     first_norm: bool = setting(True, sparse=True)
     head_transform: bool = setting(False, sparse=True)
@@ -222,6 +228,10 @@ class BertConfig:
     def feed_forward_matrices(self) -> int:
         """Number of matrices [hidden_size, intermediate_size] of a layer."""
         return 3 if self.feed_forward == "gated" else 2
+
+    def has_bias(self, layer: str) -> bool:
+        """Whether a dense layer of a block has a bias, one of DENSE_LAYERS."""
+        return self.biases and layer not in self.unbiased_layers
 
     @property
     def position_rows(self) -> int:
@@ -277,6 +287,8 @@ class BertConfig:
                 f"model.local_layers is {shown(self.local_layers)}; expected ascending numbers from 0 to "
                 f"{self.num_layers - 1}"
             )
+        if self.unbiased_layers and not self.biases:
+            raise ConfigError("model.unbiased_layers is set, but without biases no layer has one; leave it out")
         if not self.first_norm and self.norm == "post":
             raise ConfigError("model.first_norm is False, which needs model.norm 'pre'; set one of them")
         if self.pooling == "mean" and self.attention == "causal":

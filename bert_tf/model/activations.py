@@ -1,4 +1,4 @@
-"""GELU with hand-written derivatives: a chain of plain ops would pass over memory a dozen times."""
+"""GELU and SiLU with hand-written derivatives: a chain of plain ops would pass over memory a dozen times."""
 
 import dataclasses
 from collections.abc import Callable
@@ -42,7 +42,8 @@ def without_gradient(function: _Activation) -> _Activation:
     """
     if isinstance(function, Gated):
         return Gated(without_gradient(function.activation))
-    return {tanh_gelu: fused.tanh_forward, erf_gelu: fused.erf_forward}.get(function, function)
+    plain = {tanh_gelu: fused.tanh_forward, erf_gelu: fused.erf_forward, silu: fused.silu_forward}
+    return plain.get(function, function)
 
 
 @tf.custom_gradient
@@ -56,6 +57,12 @@ def tanh_gelu(x: tf.Tensor) -> _WithGradient:
 def erf_gelu(x: tf.Tensor) -> _WithGradient:
     """x Phi(x), exact (Hendrycks and Gimpel, 2016); what most Hugging Face checkpoints were trained with."""
     return fused.erf_forward(x), lambda upstream: fused.erf_gradient.fused(x, upstream)
+
+
+@tf.custom_gradient
+def silu(x: tf.Tensor) -> _WithGradient:
+    """x sigmoid(x); with a gate, the activation of SwiGLU."""
+    return fused.silu_forward(x), lambda upstream: fused.silu_gradient.fused(x, upstream)
 
 
 def has_bias_form(function: _Activation) -> bool:
@@ -92,6 +99,7 @@ _OF_SUM: dict[Any, tuple[fused.Compiled, fused.Compiled]] = {
 _FUNCTIONS: dict[str, _Activation] = {
     "tanh_gelu": tanh_gelu,
     "erf_gelu": erf_gelu,
+    "silu": silu,
     "relu": tf.nn.relu,
     "linear": tf.identity,
     "tanh": tf.tanh,

@@ -122,6 +122,16 @@ def _erf_backward(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
     return upstream * (0.5 * (1.0 + tf.math.erf(x * math.sqrt(0.5))) + x * density)
 
 
+def silu_forward(x: tf.Tensor) -> tf.Tensor:
+    """x sigmoid(x) (Hendrycks and Gimpel, 2016, section 2; the Swish of SwiGLU)."""
+    return x * tf.sigmoid(x)
+
+
+def _silu_backward(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
+    sigmoid = tf.sigmoid(x)
+    return upstream * sigmoid * (1.0 + x * (1.0 - sigmoid))
+
+
 class Activation(NamedTuple):
     """An activation in the kernels of oneDNN.
 
@@ -163,6 +173,7 @@ tanh_of_sum_gradient = Compiled(_in_float32(lambda x, bias, upstream: _tanh_back
 erf_gradient = Compiled(_in_float32(_erf_backward))
 erf_of_sum = Compiled(_in_float32(lambda x, bias: erf_forward(x + bias)))
 erf_of_sum_gradient = Compiled(_in_float32(lambda x, bias, upstream: _erf_backward(x + bias, upstream)))
+silu_gradient = Compiled(_in_float32(_silu_backward))
 
 # x plus bias in the dtype of the bias.
 bias_sum = Compiled(

@@ -266,11 +266,9 @@ class SelfAttention(NumberedLayer):
         self._heads_shape = config.layer_heads[index], config.head_size
         self._width = math.prod(self._heads_shape)
         # The kernel's columns are [3, heads, head_size]: query, key, value.
-        dense = functools.partial(
-            Dense, use_bias=config.biases, kernel_initializer=initializer(config), dtype=self.dtype_policy
-        )
-        self.qkv = dense(3 * self._width, name="qkv")
-        self.output_projection = dense(config.hidden_size, name="output")
+        dense = functools.partial(Dense, kernel_initializer=initializer(config), dtype=self.dtype_policy)
+        self.qkv = dense(3 * self._width, name="qkv", use_bias=config.has_bias("attention/qkv"))
+        self.output_projection = dense(config.hidden_size, name="output", use_bias=config.has_bias("attention/output"))
         self.dropout = Dropout(config.attention_dropout, dtype=self.dtype_policy)
         is_local = index in config.local_layers
         self._base = config.local_rotary_base if is_local else config.rotary_base
@@ -361,19 +359,21 @@ class TransformerBlock(NumberedLayer):
     def __init__(self, config: BertConfig, index: int = 0, **kwargs: Any) -> None:
         super().__init__(config, index, **kwargs)
         policy, inner = self.dtype_policy, config.layer_intermediates[index]
-        dense = functools.partial(Dense, use_bias=config.biases, kernel_initializer=initializer(config), dtype=policy)
-        applied = activation(config.activation)
+        dense = functools.partial(Dense, kernel_initializer=initializer(config), dtype=policy)
+        gated, applied = config.feed_forward == "gated", activation(config.activation)
         self._pre = config.norm == "pre"
         self.attention = SelfAttention(config, index, name="attention", dtype=policy)
         has_norm = index > 0 or config.first_norm
         self.attention_norm = (
             layer_norm(config, "attention_norm", policy) if has_norm else keras.layers.Identity(dtype=policy)
         )
-        if config.feed_forward == "gated":
-            self.intermediate = dense(2 * inner, Gated(applied), name="intermediate")
-        else:
-            self.intermediate = dense(inner, applied, name="intermediate")
-        self.output_projection = dense(config.hidden_size, name="output")
+        self.intermediate = dense(
+            2 * inner if gated else inner,
+            Gated(applied) if gated else applied,
+            name="intermediate",
+            use_bias=config.has_bias("intermediate"),
+        )
+        self.output_projection = dense(config.hidden_size, name="output", use_bias=config.has_bias("output"))
         self.output_norm = layer_norm(config, "output_norm", policy)
         self.dropout = Dropout(config.dropout, dtype=policy)
 

@@ -29,7 +29,6 @@ def encoder_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
         shapes["embeddings/position_embeddings"] = (config.position_rows, width)
     if config.type_vocab_size:
         shapes["embeddings/type_embeddings"] = (config.type_vocab_size, width)
-    dense = functools.partial(dense_shapes, bias=config.biases)  # of the blocks
     norm = functools.partial(norm_shapes, offset=config.norm_offset)
     shapes |= norm("embeddings/norm", width)
     if config.embedding_size:
@@ -37,18 +36,25 @@ def encoder_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     for index in range(config.num_blocks):
         layer, inner = f"layer_{index}", config.layer_intermediates[index]
         attended = config.layer_heads[index] * config.head_size
-        shapes |= dense(f"{layer}/attention/qkv", hidden, 3 * attended)
-        shapes |= dense(f"{layer}/attention/output", attended, hidden)
+        sizes = {
+            "attention/qkv": (hidden, 3 * attended),
+            "attention/output": (attended, hidden),
+            "intermediate": (hidden, (config.feed_forward_matrices - 1) * inner),
+            "output": (inner, hidden),
+        }
+        dense = {name: dense_shapes(f"{layer}/{name}", *sizes[name], bias=config.has_bias(name)) for name in sizes}
+        shapes |= dense["attention/qkv"] | dense["attention/output"]
         if index or config.first_norm:
             shapes |= norm(f"{layer}/attention_norm", hidden)
-        shapes |= dense(f"{layer}/intermediate", hidden, (config.feed_forward_matrices - 1) * inner)
-        shapes |= dense(f"{layer}/output", inner, hidden)
+        shapes |= dense["intermediate"] | dense["output"]
         shapes |= norm(f"{layer}/output_norm", hidden)
     if config.norm == "pre":
         shapes |= norm("final_norm", hidden)
     if not config.pooler:
         return shapes
-    return shapes | (transform_shapes("pooler", config) if config.head_transform else dense("pooler", hidden, hidden))
+    if config.head_transform:
+        return shapes | transform_shapes("pooler", config)
+    return shapes | dense_shapes("pooler", hidden, hidden, bias=config.biases)
 
 
 def transform_shapes(name: str, config: BertConfig, size: int = 0) -> dict[str, tuple[int, ...]]:

@@ -10,6 +10,7 @@ ACTIVATIONS = {
     "tanh_gelu": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "erf_gelu": lambda x: 0.5 * x * (1 + erf(x / np.sqrt(2))),
     "relu": lambda x: np.maximum(x, 0),
+    "silu": lambda x: x / (1 + np.exp(-x)),
     "tanh": np.tanh,
 }
 

@@ -36,6 +36,15 @@ MODERNBERT = {
     "first_norm": False, "head_transform": True, "pooler_activation": "erf_gelu", "type_vocab_size": 0,
     "layer_norm_epsilon": 1e-5,
 }  # fmt: skip
+# Rotary positions and a gate with BERT's norms, and with biases in heads only, or in all layers but the gate.
+NOMIC_BERT = {
+    "positions": "rotary", "rotary_base": 10.0, "feed_forward": "gated", "activation": "silu",
+    "unbiased_layers": ("attention/qkv", "attention/output", "intermediate", "output"),
+}  # fmt: skip
+GTE = {
+    "positions": "rotary", "rotary_base": 160.0, "feed_forward": "gated", "activation": "erf_gelu",
+    "unbiased_layers": ("intermediate",), "type_vocab_size": 1,
+}  # fmt: skip
 # Layers of different sizes, for two layers; heads keep their size.
 PRUNED = {"heads_per_layer": (3, 1), "intermediate_sizes": (48, 16)}
 

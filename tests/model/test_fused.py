@@ -49,6 +49,7 @@ CASES = {
     "erf_gradient": (ROWS, 2 * ROWS),
     "erf_of_sum": (ROWS, COLUMNS),
     "erf_of_sum_gradient": (ROWS, COLUMNS, 2 * ROWS),
+    "silu_gradient": (ROWS, 2 * ROWS),
     "dropped": (ROWS, *DROPPED),
     "dropped_sum": (2 * ROWS, ROWS, COLUMNS, *DROPPED),
     "float32_sum": (tf.cast(ROWS, tf.bfloat16), COLUMNS),

@@ -1,6 +1,5 @@
 """Parts of a block that the config names, each and together, against the same in NumPy and Transformers' ModernBERT."""
 
-import dataclasses
 import json
 
 import keras
@@ -13,18 +12,20 @@ from bert_tf import BertConfig, BertEncoder
 from bert_tf.checkpoints.formats import google, huggingface
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import from_dict, to_dict
-from bert_tf.errors import ConfigError, UnsuitedError
+from bert_tf.errors import ConfigError, DataError, UnsuitedError
 from bert_tf.inference.samples import SENTENCES, calibration_texts
 from bert_tf.inference.saved_model import export
 from bert_tf.model.encoder import attention_probabilities
 from bert_tf.model.mode import infer
+from bert_tf.model.precision.int8 import calibrate
 from bert_tf.model.precision.optimize import optimized
 from bert_tf.model.pruning import Kept, layer_weights, part_weights, pruned_config, pruned_weights
 from bert_tf.model.variables import encoder_shapes
 from bert_tf.training.speed import row_flops
 from tests.errors import raises
 from tests.inference.exports import LENGTH, VOCABULARY, classifier
-from tests.model.small import features, randomize, seeded, small_config
+from tests.model.numpy_bert import ACTIVATIONS
+from tests.model.small import GTE, NOMIC_BERT, features, randomize, seeded, small_config
 
 ROTARY = {"positions": "rotary", "rotary_base": 160.0, "local_rotary_base": 10.0}
 LOCAL = {"local_layers": (1,), "local_distance": 3}
@@ -36,9 +37,13 @@ ALL = {
 CASES = {
     "rotary": ROTARY,
     "local": LOCAL,
+    "a window wider than the input": {"local_layers": (1,), "local_distance": 1000},
     "rotary and local": ROTARY | LOCAL,
     "gated": {"feed_forward": "gated", "activation": "erf_gelu"},
     "no biases": {"biases": False},
+    "no biases here": {"unbiased_layers": ("intermediate", "attention/output")},
+    "nomic_bert": NOMIC_BERT,
+    "gte": GTE,
     "no offsets": {"norm_offset": False},
     "no first norm": {"norm": "pre", "first_norm": False},
     "all": ALL,
@@ -67,8 +72,7 @@ def encoded(encoder, inputs):
         return scaled * net[f"{name}/gamma"] + net.get(f"{name}/beta", 0)
 
     def activated(x):
-        gelu = x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
-        return x * (1 + erf(x / np.sqrt(2))) / 2 if config.activation == "erf_gelu" else gelu
+        return ACTIVATIONS[config.activation](x)
 
     def turned(x, base):  # as complex numbers
         half = size // 2
@@ -100,7 +104,7 @@ def encoded(encoder, inputs):
     if config.positions == "table":
         x = x + net["embeddings/position_embeddings"][:length]
     if config.type_vocab_size:
-        x = x + net["embeddings/type_embeddings"][types]
+        x = x + net["embeddings/type_embeddings"][types if config.type_vocab_size > 1 else 0 * types]
     x, outputs = normalized(x, "embeddings/norm"), []
     for index in range(config.num_layers):
         name, is_local = f"layer_{index}", index in config.local_layers
@@ -196,11 +200,14 @@ def test_files_name_a_part_only_where_it_is_not_berts():
 
 
 WRONG = {
+    "model.rotary_base is 0.0": {"positions": "rotary", "rotary_base": 0.0},
     "model.positions": {"positions": "rotary", "hidden_size": 12, "num_heads": 4},
     "model.local_layers is (2,)": {"local_layers": (2,)},
     "model.local_layers is (1, 0)": {"local_layers": (1, 0)},
     "shared_layers": {"local_layers": (0,), "shared_layers": True},
     "model.first_norm": {"first_norm": False},
+    "model.unbiased_layers[0] is 'pooler'": {"unbiased_layers": ("pooler",)},
+    "model.unbiased_layers is set": {"unbiased_layers": ("output",), "biases": False},
 }
 
 
@@ -210,12 +217,22 @@ def test_parts_that_do_not_fit_are_named(message):
         small_config(**WRONG[message]).check()
 
 
+def test_more_tokens_than_positions_are_refused_although_rotation_would_go_on():
+    with raises(DataError, "25 tokens, 24 positions", "max_length=24"):
+        encoder_of(**ROTARY)(features([25], 25))
+
+
 @pytest.mark.parametrize("format", [google, huggingface])
-@pytest.mark.parametrize("case", ["rotary", "gated", "no biases", "no offsets"])
+@pytest.mark.parametrize("case", ["rotary", "gated", "no biases", "no biases here", "no offsets"])
 def test_a_format_without_the_part_refuses_it_by_name(tmp_path, format, case):
     config = small_config(**CASES[case] | {"activation": "tanh_gelu"})
     with raises(ConfigError, f"model.{next(iter(CASES[case]))}", "--format=bert_tf"):
         format.write(Checkpoint(config, {}), str(tmp_path))
+
+
+def test_googles_format_refuses_an_activation_that_it_lacks(tmp_path):
+    with raises(ConfigError, "model.activation is 'silu'", "--format=bert_tf"):
+        google.write(Checkpoint(small_config(activation="silu"), {}), str(tmp_path))
 
 
 def test_a_pruned_model_computes_what_the_whole_one_does_without_the_parts():
@@ -249,27 +266,31 @@ def test_the_operations_of_a_gated_network_are_counted():
     assert row_flops(10, gated) - row_flops(10, plain) == 3 * 10 * 2 * 2 * 32 * 64  # a third matrix in two layers
 
 
-@pytest.fixture(scope="module")
-def modern():
+def exported_encoder(**config):
+    """One whose vocabulary and positions are those of the exports."""
     sizes = {"vocab_size": len(VOCABULARY), "max_position_embeddings": LENGTH}
-    return randomize(BertEncoder(small_config(**ALL | sizes)), scale=0.2)
+    return randomize(BertEncoder(small_config(**config | sizes)), scale=0.2)
 
 
-@pytest.mark.parametrize("mode, tolerance", [("bfloat16", 0.03), ("int4", 0.3)])
-def test_exports_of_all_parts_are_near_float32(modern, mode, tolerance):
-    with optimized(modern, mode, classifier().tokenizer, SENTENCES, tolerance) as made:
+@pytest.mark.parametrize(
+    "case, mode, tolerance", [("all", "bfloat16", 0.03), ("all", "int4", 0.3), ("nomic_bert", "bfloat16", 0.03)]
+)
+def test_exports_of_all_parts_are_near_float32(case, mode, tolerance):
+    encoder = exported_encoder(**CASES[case])
+    with optimized(encoder, mode, classifier().tokenizer, SENTENCES, tolerance) as made:
         assert "differs by" in made.approximation
 
 
-def test_int8_refuses_a_gated_network_by_name_and_takes_the_others(modern):
-    task = classifier()
-    with (
-        raises(UnsuitedError, "model.feed_forward", "'gated'"),
-        optimized(modern, "int8", task.tokenizer, SENTENCES, 0.1, calibration_texts()),
-    ):
-        pass
-    plain = randomize(BertEncoder(dataclasses.replace(modern.config, feed_forward="plain")), scale=0.2)
-    with optimized(plain, "int8", task.tokenizer, SENTENCES, 0.1, calibration_texts()) as made:
+@pytest.mark.parametrize("field, value", [("feed_forward", "gated"), ("activation", "silu")])
+def test_int8_refuses_a_part_by_name(field, value):
+    encoder = BertEncoder(small_config(**{field: value}))
+    with raises(UnsuitedError, f"model.{field} is '{value}'", "use bfloat16, int4 or none"):
+        calibrate(encoder, [])
+
+
+def test_int8_takes_the_other_parts():
+    encoder = exported_encoder(**ALL | {"feed_forward": "plain"})
+    with optimized(encoder, "int8", classifier().tokenizer, SENTENCES, 0.1, calibration_texts()) as made:
         assert "differs by" in made.approximation
 
 

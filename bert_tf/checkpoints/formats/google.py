@@ -151,6 +151,8 @@ def write(checkpoint: Checkpoint, path: str) -> Written:
         raise ConfigError(
             f"model.type_vocab_size is 0, and google-research/bert always adds a type embedding{ELSEWHERE}"
         )
+    if config.activation == "silu":
+        raise ConfigError(f"model.activation is 'silu', which google-research/bert does not have{ELSEWHERE}")
     table, tensors = BERT.weight_map(config.num_layers), checkpoint.tensors | checkpoint.moments
     report = Report()
     if checkpoint.vectors and checkpoint.vectors.dense:

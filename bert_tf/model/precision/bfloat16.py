@@ -10,12 +10,12 @@ bfloat16, so its results are those of a softmax in float32 between two casts, bi
 TensorFlow's own kernel would round after each step.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
 from bert_tf.model import fused
-from bert_tf.model.activations import Gated, without_gradient
+from bert_tf.model.activations import without_gradient
 from bert_tf.model.compute import DenseForm, Form, InferredAttention, bias_of
 from bert_tf.model.layers import Dense, Embeddings, TransformerBlock
 
@@ -29,32 +29,39 @@ def converted_embeddings(embeddings: Embeddings) -> Iterator[Form]:
 
 def converted_block(block: TransformerBlock) -> Iterator[Form]:
     """The layers of a block, and what they compute in bfloat16 (their attribute `converted`)."""
-    gated = block.config.feed_forward == "gated"
-    for layer, name, dtype in (
-        (block.attention.qkv, "", tf.bfloat16),
-        (block.attention.output_projection, "", tf.float32),
-        (block.intermediate, "" if gated else block.config.activation, tf.bfloat16),
-        (block.output_projection, "", tf.float32),
-    ):
-        yield layer, _Product(layer, name, dtype)
+    name, applied = block.config.activation, None
+    if block.config.feed_forward == "gated" or name not in fused.ACTIVATIONS:
+        name, applied = "", without_gradient(block.intermediate.activation)
+    yield block.attention.qkv, _Product(block.attention.qkv, "", tf.bfloat16)
+    yield block.attention.output_projection, _Product(block.attention.output_projection, "", tf.float32)
+    yield block.intermediate, _Product(block.intermediate, name, tf.bfloat16, applied)
+    yield block.output_projection, _Product(block.output_projection, "", tf.float32)
     yield block.attention, InferredAttention(fused.softmax)
 
 
 class _Product(DenseForm):
-    """With weights of bfloat16 and the activation of this name; the result has another dtype."""
+    """With weights of bfloat16.
 
-    def __init__(self, layer: Dense, name: str, dtype: tf.DType) -> None:
+    Args:
+        layer: to compute.
+        name: of the activation in the kernel; "" for none.
+        dtype: of the result.
+        applied: what follows the kernel, in float32.
+    """
+
+    def __init__(
+        self, layer: Dense, name: str, dtype: tf.DType, applied: Callable[[tf.Tensor], tf.Tensor] | None = None
+    ) -> None:
         # Variables of bfloat16: a cast of float32 variables would be computed in every request.
         self._kernel = tf.Variable(tf.cast(layer.kernel, tf.bfloat16), trainable=False)
         self._bias = tf.Variable(tf.cast(bias_of(layer), tf.bfloat16), trainable=False)
-        self._name, self._dtype = name, dtype
-        self._gated = without_gradient(layer.activation) if isinstance(layer.activation, Gated) else None
+        self._name, self._dtype, self._applied = name, dtype, applied
 
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
         kernel, bias = map(tf.convert_to_tensor, (self._kernel, self._bias))
         outputs = fused.product(tf.cast(rows, tf.bfloat16), kernel, bias, self._name)
-        if self._gated:
-            outputs = self._gated(tf.cast(outputs, tf.float32))
+        if self._applied:
+            outputs = self._applied(tf.cast(outputs, tf.float32))
         return tf.cast(outputs, self._dtype)
 
 

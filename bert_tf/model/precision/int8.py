@@ -62,13 +62,16 @@ def calibrate(model: keras.Model, batches: Iterable[Tensors]) -> list[Largest]:
 
     Raises:
         DataError: it computes NaN or infinity.
-        UnsuitedError: its feed-forward networks are gated.
+        UnsuitedError: its feed-forward networks are gated, or have an activation that the kernels lack.
     """
     encoder = encoder_of(model)
-    if encoder.config.feed_forward == "gated":
-        raise UnsuitedError(
-            "int8: model.feed_forward is 'gated', and only that of 'plain' can be rounded; use bfloat16, int4 or none"
-        )
+    for field, known in {"feed_forward": ("plain",), "activation": tuple(fused.ACTIVATIONS)}.items():
+        value = getattr(encoder.config, field)
+        if value not in known:
+            choices = " or ".join(map(repr, known))
+            raise UnsuitedError(
+                f"int8: model.{field} is {value!r}, and only {choices} can be rounded; use bfloat16, int4 or none"
+            )
     blocks = encoder.blocks()
     found: list[dict[str, Array]] = [{} for _ in blocks]
     for features in batches:
