@@ -57,6 +57,14 @@ def first_rows(tensor: Tensor, rows: int) -> Tensor:
     return tensor.mapped(lambda values: values[:rows], shape=(rows, *tensor.shape[1:]))
 
 
+def block_of_rows(tensor: Tensor, index: int, count: int) -> Tensor:
+    """One of so many blocks of equal numbers of rows."""
+    if count == 1:
+        return tensor
+    rows = tensor.shape[0] // count
+    return tensor.mapped(lambda values: values[index * rows : (index + 1) * rows], shape=(rows, *tensor.shape[1:]))
+
+
 def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The same values in another shape."""
     return tensor.mapped(lambda values: values.reshape(shape), shape=shape)

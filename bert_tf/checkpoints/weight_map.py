@@ -46,9 +46,7 @@ def expand(names: Mapping[str, str], library: Mapping[str, str], layers: int = 0
     """
     table: WeightMap = {}
     for ours, theirs in names.items():
-        start, _, rest = theirs.partition("{")
-        choices, _, end = rest.partition("}")
-        foreign = [f"{start}{choice}{end}" for choice in choices.split(",")]
+        foreign = listed_names(theirs)
         variables = ("gamma", "beta") if ours.endswith("norm") else ("kernel", "bias")
         for number in map(str, range(layers)) if "*" in ours else [""]:
             path, numbered = ours.replace("*", number), [name.replace("*", number) for name in foreign]
@@ -60,6 +58,13 @@ def expand(names: Mapping[str, str], library: Mapping[str, str], layers: int = 0
                 transposed = variable == "kernel" and "weight" in end_of_name
                 table[f"{path}/{variable}"] = TensorMapping(tuple(name + end_of_name for name in numbered), transposed)
     return table
+
+
+def listed_names(name: str) -> list[str]:
+    """The names that "{a,b}" in a name stands for; the name itself without."""
+    start, _, rest = name.partition("{")
+    choices, _, end = rest.partition("}")
+    return [f"{start}{choice}{end}" for choice in choices.split(",")]
 
 
 def read_mapped(table: WeightMap, shapes: Shapes, store: Mapping[str, Tensor], file: str) -> dict[str, Tensor]:
@@ -120,7 +125,7 @@ def _joined(parts: Sequence[Tensor], mapping: TensorMapping) -> Tensor:
         (*parts[0].shape[:-1], sum(part.shape[-1] for part in parts)),
         np.result_type(*(np.dtype(part.dtype) for part in parts)).name,
         lambda: np.concatenate([part.read() for part in parts], -1),
-        " + ".join(part.source for part in parts),
+        " + ".join(dict.fromkeys(part.source for part in parts)),
         all(part.lasting for part in parts),
     )
 

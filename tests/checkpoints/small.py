@@ -8,7 +8,7 @@ import bert_tf
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.model.head_table import HEADS, build, variable_shapes
-from tests.model.small import FAMILY, MODERNBERT, PIECES, small_config
+from tests.model.small import FAMILY, GTE, MODERNBERT, NOMIC_BERT, PIECES, small_config
 
 LABELS = ["no", "ja", "vielleicht é"]
 # Heads that can be written in every format.
@@ -20,8 +20,11 @@ FAMILIES = {
     "roberta": {"position_offset": 2, "type_vocab_size": 1, "activation": "erf_gelu"},
     **FAMILY,
     "modernbert": MODERNBERT,
+    "nomic_bert": NOMIC_BERT,
+    "gte": GTE,
 }
 _COMMON = [head for head in TASKS if head not in ("pretraining", "next_sentence")]
+_WITHOUT_SPANS = [None, "masked_lm", "classification", "tagging"]
 # Heads of which Transformers has a class in a family.
 HEADS_OF = {
     "bert": TASKS,
@@ -30,6 +33,8 @@ HEADS_OF = {
     "electra": [*_COMMON, "replaced_token_detection"],
     "albert": [*_COMMON, "pretraining"],
     "modernbert": _COMMON,
+    "nomic_bert": _WITHOUT_SPANS,
+    "gte": _WITHOUT_SPANS,
 }
 
 

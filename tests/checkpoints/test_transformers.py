@@ -8,6 +8,7 @@ import os
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import bert_tf
 from bert_tf.checkpoints import load_model
@@ -45,6 +46,7 @@ CLASSES = {  # by the start of their names: the ends, by the heads here
     },
 }  # fmt: skip
 _COMMON = {head: end for head, end in CLASSES["Bert"].items() if head not in ("pretraining", "next_sentence")}
+_WITHOUT_SPANS = {head: end for head, end in _COMMON.items() if head not in ("question_answering", "multiple_choice")}
 CLASSES |= {
     "Roberta": _COMMON,
     "XLMRoberta": {"masked_lm": "ForMaskedLM"},
@@ -53,6 +55,8 @@ CLASSES |= {
     "Electra": _COMMON | {"replaced_token_detection": "ForPreTraining"},
     "Albert": _COMMON | {"pretraining": "ForPreTraining"},
     "ModernBert": _COMMON,
+    "NomicBert": _WITHOUT_SPANS,
+    "Gte": _WITHOUT_SPANS,
 }
 NAMES = [stem + end for stem, ends in CLASSES.items() for end in ends.values()]
 # Settings of the small models, by model_type.
@@ -67,9 +71,14 @@ SETTINGS = {
     },
 }  # fmt: skip
 ACTIVATIONS = {"distilbert": "activation", "modernbert": "hidden_activation"}  # others: hidden_act
-TOKENIZER_CLASSES = {"distilbert": "DistilBertTokenizer", "electra": "ElectraTokenizerFast"}
+TOKENIZER_CLASSES = {
+    "distilbert": "DistilBertTokenizer", "electra": "ElectraTokenizerFast", "nomic_bert": "BertTokenizer",
+}  # fmt: skip
 # The activation of a masked-LM head that does not follow the encoder's: see test_huggingface.
-OWN_GELU = ("RobertaForMaskedLM", "XLMRobertaForMaskedLM", "CamembertForMaskedLM", "ElectraForMaskedLM", "ModernBert")
+OWN_GELU = (
+    *("RobertaForMaskedLM", "XLMRobertaForMaskedLM", "CamembertForMaskedLM", "ElectraForMaskedLM", "GteForMaskedLM"),
+    "ModernBert",
+)
 
 
 def make(name, *, seed=0, hidden_act="gelu", **settings):
@@ -164,8 +173,9 @@ def opened(kind, path, **options):
     "name, activation",
     [
         (name, activation)
-        for name, activation in itertools.product(NAMES, ["gelu", "gelu_new"])
-        if activation == "gelu" or not name.startswith(OWN_GELU)
+        for name, activation in itertools.product(NAMES, ["gelu", "gelu_new", "silu"])
+        if activation == "gelu"
+        or (not name.startswith(OWN_GELU) and (activation == "silu") == name.startswith("NomicBert"))
     ],
 )
 def test_their_models_give_the_same_outputs_here_and_are_written_back_bit_for_bit(tmp_path, name, activation):
@@ -193,7 +203,7 @@ def test_their_models_give_the_same_outputs_here_and_are_written_back_bit_for_bi
 
 STEMS = {
     "bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "electra": "Electra", "albert": "Albert",
-    "modernbert": "ModernBert",
+    "modernbert": "ModernBert", "nomic_bert": "NomicBert", "gte": "Gte",
 }  # fmt: skip
 
 
@@ -201,7 +211,7 @@ STEMS = {
     "family, head, pooler",
     [(family, head, True) for family in FAMILIES for head in HEADS_OF[family]]
     + [("bert", head, False) for head in (None, "masked_lm", "tagging", "question_answering")]
-    + [(family, None, False) for family in ("roberta", "albert")],
+    + [(family, None, False) for family in ("roberta", "albert", "nomic_bert", "gte")],
 )
 def test_our_models_give_the_same_outputs_there(tmp_path, family, head, pooler):
     kind = STEMS[family] + CLASSES[STEMS[family]][head]
@@ -211,7 +221,7 @@ def test_our_models_give_the_same_outputs_there(tmp_path, family, head, pooler):
     if family == "roberta":
         checkpoint = dataclasses.replace(checkpoint, tokenizer=None)  # whose padding would have the id 1
     huggingface.write(checkpoint, str(tmp_path))
-    options = {} if pooler or head else {"add_pooling_layer": False}
+    options = {"add_pooling_layer": pooler} if head is None and not lacks_pooler else {}
     theirs = opened(kind, tmp_path, **options)
     assert_same_answers(theirs, model, inputs_of(theirs))
     assert transformers.AutoConfig.from_pretrained(tmp_path).architectures == [kind]
@@ -249,6 +259,15 @@ def test_half_precision_is_kept_in_both_directions(tmp_path, name, dtype):
         assert torch.equal(again.state_dict()[key], value), key
     ours, _, _ = load_model(path)  # which computes in float32
     assert_same_answers(model.float(), ours, inputs_of(model))
+
+
+@pytest.mark.parametrize("name", ["NomicBertForMaskedLM", "GteForMaskedLM"])
+def test_the_names_of_their_own_classes_are_read(tmp_path, name):
+    model = make(name)
+    path = saved(model, tmp_path, vocabulary(model), save_original_format=False)
+    assert any(key.endswith("gate_proj.weight") for key in load_file(tmp_path / "model.safetensors"))
+    ours, _, _ = load_model(path)
+    assert_same_answers(model, ours, inputs_of(model))
 
 
 @pytest.mark.parametrize("name", ["BertForPreTraining", "RobertaModel"])
@@ -368,7 +387,7 @@ def with_tokenizer(name, path):
     """A directory of a random model of a class and the vocabulary that the class is published with; and the model."""
     path.mkdir()
     model_type = getattr(transformers, name).config_class.model_type
-    kind = {"distilbert": "wordpiece", "electra": "wordpiece", "roberta": "byte_bpe"}.get(model_type)
+    kind = "wordpiece" if model_type in TOKENIZER_CLASSES else {"roberta": "byte_bpe"}.get(model_type)
     if kind:
         TOKENIZERS[kind]().save(path)
         size = TOKENIZERS[kind]().vocab_size
@@ -398,6 +417,7 @@ def with_tokenizer(name, path):
         *("DistilBertForSequenceClassification", "DistilBertForQuestionAnswering", "DistilBertForMaskedLM"),
         *("ElectraForSequenceClassification", "ElectraForTokenClassification", "ElectraForPreTraining"),
         *("AlbertForSequenceClassification", "AlbertForQuestionAnswering", "AlbertForPreTraining"),
+        *("NomicBertForTokenClassification", "GteForTokenClassification"),
     ],
 )
 def test_texts_give_the_same_outputs_with_the_tokenizers_of_both_sides(tmp_path, name):
@@ -429,7 +449,7 @@ def test_texts_give_the_same_outputs_with_the_tokenizers_of_both_sides(tmp_path,
         assert_same_tokenizer(bert_tf.load(tmp_path / format)[1], tokenizer)
 
 
-FAMILY_STEMS = ("Bert", "Roberta", "XLMRoberta", "Camembert", "DistilBert", "Electra", "Albert")
+FAMILY_STEMS = ("Bert", "Roberta", "XLMRoberta", "Camembert", "DistilBert", "Electra", "Albert", "NomicBert", "Gte")
 
 
 def numbers(tokenizer, texts):

@@ -13,9 +13,10 @@ import numpy as np
 from bert_tf.checkpoints import directory, tokenizer_files
 from bert_tf.checkpoints.formats import huggingface_config as configs
 from bert_tf.checkpoints.formats import sentence_modules
-from bert_tf.checkpoints.formats.huggingface_families import Family, other_family, reads_pooled
+from bert_tf.checkpoints.formats.huggingface_families import other_family
+from bert_tf.checkpoints.formats.huggingface_family import Family, reads_pooled
 from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint, Report, Written
-from bert_tf.checkpoints.tensor import Tensor, tensor_of
+from bert_tf.checkpoints.tensor import Tensor, block_of_rows, tensor_of
 from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_pickled
 from bert_tf.checkpoints.tensor_files.safetensors import open_sharded, open_tensors, write_tensors
 from bert_tf.checkpoints.weight_map import first_names, names_of, read_mapped, write_mapped
@@ -29,8 +30,8 @@ from bert_tf.types import Json
 
 FORMAT = "huggingface"
 
-# Buffers 0, 1, 2, ... and 0, 0, 0, ... that older releases saved; they are constants.
-_BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}
+# Ends of names of constants that older releases saved: 0, 1, 2, ...; 0, 0, 0, ...; powers of the rotary base.
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids", "rotary_emb.inv_freq")
 
 
 def recognises(path: str) -> bool:
@@ -91,7 +92,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
             f"{weights}: the tensors are those of {other.stem} models, such as {name}, and model_type in config.json "
             f"is {family.model_type!r}; expected the config.json that was published with these weights"
         )
-    store = _plain(tensors, family.prefix, weights)
+    store = _plain(tensors, family, weights)
 
     head, foreign, guess = configs.read_head(settings, family, store, warnings)
     no_head, read_model = "", functools.partial(_read_model, settings, family, file, config, store, weights, max_length)
@@ -167,7 +168,8 @@ def _read_model(
         labels = configs.read_labels(settings, file, bias.size if bias else None, warnings)
     shapes = variable_shapes(config, head, len(labels) if labels else None)
     found = read_mapped(table, shapes, store, weights)
-    unused = sorted(store.keys() - names_of(table, shapes) - _BUFFERS - copies.keys())
+    unused = sorted(store.keys() - names_of(table, shapes) - copies.keys())
+    unused = [name for name in unused if not name.endswith(_BUFFERS)]
     words = family.names["embeddings/word_embeddings"]
     prefix = store[words].source.removesuffix(words)  # a class may have another part called encoder
     # An unknown tensor of the encoder would change what it computes; all others belong to heads.
@@ -195,9 +197,10 @@ def write(checkpoint: Checkpoint, path: str) -> Written:
         pooler = [name for name in tensors if name.startswith("pooler/")]
         unused |= dict.fromkeys(pooler, f"{family.class_name(head)} of Transformers has no pooler")
         tensors = {name: tensor for name, tensor in tensors.items() if name not in pooler}
-    if not head and family.has_pooler(head) and not config.pooler:
-        warnings.append("no pooler: open it with AutoModel.from_pretrained(..., add_pooling_layer=False)")
-    if not config.type_vocab_size and "embeddings/type_embeddings" in table:
+    if not head and family.has_pooler(head) and config.pooler != family.adds_pooler:
+        what = "a pooler" if config.pooler else "no pooler"
+        warnings.append(f"{what}: open it with AutoModel.from_pretrained(..., add_pooling_layer={config.pooler})")
+    if family.makes_up_types(config):
         dtype = tensors["embeddings/word_embeddings"].dtype
         zeros = np.zeros((1, config.embedding_width), dtype)
         tensors["embeddings/type_embeddings"] = tensor_of(zeros, "embeddings/type_embeddings")
@@ -287,18 +290,21 @@ def _open(path: str, allow_pickle: bool) -> tuple[str, dict[str, Tensor]]:
     )
 
 
-def _plain(tensors: Mapping[str, Tensor], prefix: str, file: str) -> dict[str, Tensor]:
-    """Renames tensors: drops the encoder's prefix, if any; gamma and beta of old files become weight and bias."""
+def _plain(tensors: Mapping[str, Tensor], family: Family, file: str) -> dict[str, Tensor]:
+    """Renames tensors: drops the encoder's prefix, if any, and gives those of older files their present names."""
     store: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        plain = name.removeprefix(prefix)
-        plain = plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-        if plain in store and not _equal(store[plain], tensor):
-            raise DataError(
-                f"{file}: {store[plain].source} and {name} name the same tensor and differ; expected one: "
-                "use the file that the training wrote"
-            )
-        store[plain] = tensor
+        names = family.plain_names(name)
+        if not tensor.shape or tensor.shape[0] % len(names):
+            names = names[:1]  # misshapen, which is found where it is read
+        for index, plain in enumerate(names):
+            part = block_of_rows(tensor, index, len(names))
+            if plain in store and not _equal(store[plain], part):
+                raise DataError(
+                    f"{file}: {store[plain].source} and {name} name the same tensor and differ; expected one: "
+                    "use the file that the training wrote"
+                )
+            store[plain] = part
     return store
 
 

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Collection
 from typing import Annotated, Any, TypedDict
 
-from bert_tf.checkpoints.formats.huggingface_families import FAMILIES, Family
+from bert_tf.checkpoints.formats.huggingface_families import FAMILIES
+from bert_tf.checkpoints.formats.huggingface_family import Family
 from bert_tf.checkpoints.formats.sentence_modules import ACTIVATIONS, activation_named
 from bert_tf.checkpoints.stored_model import (
     ELSEWHERE,
@@ -20,18 +21,20 @@ from bert_tf.model.head_table import HEADS
 from bert_tf.tasks import TASKS
 from bert_tf.types import Json
 
-_ACTIVATIONS = {"gelu": "erf_gelu", "gelu_new": "tanh_gelu", "gelu_pytorch_tanh": "tanh_gelu", "relu": "relu"}
+_ACTIVATIONS = {
+    "gelu": "erf_gelu", "gelu_new": "tanh_gelu", "gelu_pytorch_tanh": "tanh_gelu", "relu": "relu", "silu": "silu",
+    "swish": "silu",
+}  # fmt: skip
 # model_type -> what an encoder of this kind has that there is not here.
 _BEYOND = {
     "deberta": "attention with disentangled positions",
     "deberta-v2": "attention with disentangled positions",
     "eurobert": "RMSNorm, and heads that share keys and values",
-    "gte": "a gate without biases in layers that have some",
     "jina_embeddings_v3": "adapters for its tasks",
     "mobilebert": "bottlenecks around the layers",
     "mpnet": "relative positions",
     "neobert": "RMSNorm",
-    "nomic_bert": "SwiGLU",
+    "new": "the config.json of Transformers' own class (gte)",  # GTE with code of its own
     "xlnet": "relative positions",
 }
 # problem_type -> task, of those that share a head.
@@ -60,7 +63,12 @@ class Settings(TypedDict, total=False):
     architectures: list[str] | None
     hidden_act: str
     activation: str
+    num_hidden_layers: int
     max_position_embeddings: int
+    rope_parameters: Json | None
+    rope_scaling: Json | None
+    layer_types: list[str] | None
+    local_attention: int
     pad_token_id: Annotated[int | None, {"at_least": -1, "at_most": 10_000_000}]
     num_labels: int | None
     problem_type: str | None
@@ -83,9 +91,11 @@ def read_config(settings: Json, file: str) -> BertConfig:
     """BertConfig of a config.json (`file`, for errors); only the tensors tell whether there is a pooler."""
     keys = ", ".join(list(settings)[:8]) or "{}"
     family = family_of(settings, file)
+    if family.todays_settings:
+        settings = family.todays_settings(settings, file)
     names = family.fields
     expected: dict[str, tuple[Any, ...]] = {
-        "position_embedding_type": ("absolute", None),
+        "position_embedding_type": ("absolute", None, *(["rope"] if "rotary_base" in family.part_fields else [])),
         names["activation"]: tuple(_ACTIVATIONS),
         "num_hidden_groups": (1,),
         "inner_group_num": (1,),
@@ -110,6 +120,11 @@ def read_config(settings: Json, file: str) -> BertConfig:
         values["embedding_size"] = family.embedding_size(values["embedding_size"], values["hidden_size"])
     parts = family.parts.read(settings, file) if family.parts else {}
     config = foreign_config(values | dict(family.constants) | parts, names, file)
+    if settings.get("head_dim") not in (None, config.head_size):
+        raise DataError(
+            f"{file}: head_dim {settings['head_dim']!r}; expected hidden_size / num_attention_heads, "
+            f"{config.head_size}: nothing else is supported"
+        )
     if not family.counts_padding:
         return config
     # Its positions start after the row of the padding token.
@@ -285,7 +300,7 @@ def family_for(checkpoint: Checkpoint) -> Family:
         FAMILIES.values(),
         key=lambda family: (
             family.model_type != source,
-            not checkpoint.config.type_vocab_size and "type_vocab_size" in family.fields,
+            family.makes_up_types(checkpoint.config),
         ),
     )
     reasons = {family.model_type: _misfits(checkpoint, family) for family in families}
@@ -308,7 +323,7 @@ def _misfits(checkpoint: Checkpoint, family: Family) -> list[str]:
     misfits = [] if head in family.heads else [f"it has no class for the head {head!r}"]
     width = family.embedding_size(config.embedding_width, config.hidden_size)
     expected = BertConfig().parts | dict(family.constants) | {"embedding_size": width}
-    for field in family.parts.fields if family.parts else ():
+    for field in family.part_fields:
         del expected[field]
     if not (config.pooler and family.has_pooler(head)):
         del expected["pooler_activation"]
@@ -354,8 +369,8 @@ def to_settings(checkpoint: Checkpoint, family: Family, others: Json, *, named: 
     settings |= {name: getattr(config, ours) for ours, name in fields.items()} | dict(family.heads[head].settings)
     settings |= family.parts.write(config) if family.parts else {}
     settings[fields["max_position_embeddings"]] += config.position_offset
-    if "type_vocab_size" in fields:
-        settings[fields["type_vocab_size"]] = max(config.type_vocab_size, 1)
+    if family.makes_up_types(config):
+        settings[fields["type_vocab_size"]] = 1
     if "embedding_size" in fields:
         settings[fields["embedding_size"]] = config.embedding_width
     activation = others.get(fields["activation"])

@@ -1,141 +1,13 @@
 """The families of models in Transformers that this project's encoder computes: their classes, tensors and settings."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from collections.abc import Collection
 
-from bert_tf.checkpoints.formats import modernbert
+from bert_tf.checkpoints.formats import modernbert, nomic_bert, rotary
 from bert_tf.checkpoints.formats.google_families import FIELDS
-from bert_tf.checkpoints.weight_map import PYTORCH, WeightMap, expand, names_of
-from bert_tf.config import BertConfig
+from bert_tf.checkpoints.formats.huggingface_family import Family, Layers
+from bert_tf.config.model import DENSE_LAYERS
 from bert_tf.model.head_table import HEADS
-from bert_tf.types import Json
-
-
-@dataclasses.dataclass(frozen=True)
-class Layers:
-    """What the class of a head has besides the encoder.
-
-    Attributes:
-        names: of its layers, as for `weight_map.expand`. A classifier of two layers on the first token is a pooler and
-            a classifier.
-        settings: values in config.json with which the class computes what this project's head does.
-    """
-
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-class Parts(Protocol):
-    """Fields of BertConfig that config.json describes in its own way.
-
-    Attributes:
-        fields: their names.
-        settings: keys of config.json that `write` makes.
-    """
-
-    fields: tuple[str, ...]
-    settings: tuple[str, ...]
-
-    def read(self, settings: Json, file: str) -> dict[str, Any]:
-        """The values of `fields`; DataError, which names `file`, for what nothing here computes."""
-
-    def write(self, config: BertConfig) -> Json:
-        """The settings of a model."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """Models with the same names of classes, tensors and settings (transformers, models/*).
-
-    Attributes:
-        model_type: its name in config.json.
-        stem: start of the names of its classes.
-        prefix: start of the names of the encoder's tensors in a model with a head.
-        names: of the encoder's layers, as for `weight_map.expand`.
-        heads: by head, a key of HEADS, or None for the encoder alone; if tensors of several are there, the first has
-            them.
-        decoder: the layer with the output matrix of the masked language model, which is the word embedding.
-        fields: field of BertConfig -> its name in config.json. For `position_offset`, that is "pad_token_id": positions
-            start after the row of the padding token.
-        constants: fields of BertConfig that have one value in all models. The pooler's activation is also that of the
-            first of two layers of a classifier.
-        defaults: values of the fields that config.json may lack.
-        parts: the parts of a block that config.json describes; None for those of BERT.
-        always_projects: whether there is a projection even if the embeddings are as wide as the hidden states.
-        tokenizer: class that Transformers takes if none is named, where not the files decide.
-    """
-
-    model_type: str
-    stem: str
-    prefix: str
-    names: Mapping[str, str]
-    heads: Mapping[str | None, Layers]
-    decoder: str
-    fields: Mapping[str, str]
-    constants: Mapping[str, Any]
-    defaults: Mapping[str, Any]
-    parts: Parts | None = None
-    always_projects: bool = False
-    tokenizer: str | None = None
-
-    @property
-    def counts_padding(self) -> bool:
-        """Whether positions start after the row of the padding token."""
-        return "position_offset" in self.fields
-
-    def embedding_size(self, width: int, hidden_size: int) -> int:
-        """BertConfig's `embedding_size` of a model with embeddings of this width: 0 if there is no projection."""
-        return width if "embedding_size" in self.fields and (self.always_projects or width != hidden_size) else 0
-
-    def has_pooler(self, head: str | None) -> bool:
-        """Whether the class for a head has a pooler, or two layers on the first token."""
-        return reads_pooled(head) or (head is None and "pooler" in self.names)
-
-    @property
-    def beginnings(self) -> set[str]:
-        """The parts of the encoder, the pooler aside: each is the start of tensor names, up to the first dot."""
-        return {name.partition(".")[0] for ours, name in self.names.items() if ours != "pooler"}
-
-    def layer_in(self, tensors: Collection[str], prefix: str = "") -> str | None:
-        """The name of a matrix of the first layer if all of them are among these names after a prefix, else None."""
-        layer = {ours: prefix + theirs for ours, theirs in self.names.items() if ours.startswith("layer_")}
-        table = expand(layer, PYTORCH, 1)
-        names = names_of(table, [path for path in table if path.endswith("/kernel")])
-        return min(names) if names <= {*tensors} else None
-
-    def class_name(self, head: str | None) -> str:
-        """The class for a head, a key of `heads`."""
-        return self.stem + (HEADS[head].transformers if head else "Model")
-
-    def weight_map(self, config: BertConfig, head: str | None, prefix: str = "") -> WeightMap:
-        """The weight map of the encoder, its names starting with `prefix`, and a head."""
-        names = {ours: prefix + theirs for ours, theirs in self.names.items()} | dict(self.heads[head].names)
-        return expand(names, PYTORCH, config.num_blocks)
-
-    def copies(self, head: str | None) -> dict[str, str]:
-        """Tensors that copy others, with the originals: the output matrix, and where it has the bias a second time."""
-        names = self.heads[head].names
-        if "masked_lm/bias" not in names:
-            return {}
-        words, bias = self.names["embeddings/word_embeddings"], names["masked_lm/bias"]
-        copies = {f"{self.decoder}.weight": words, f"{self.decoder}.bias": bias}
-        return {copy: original for copy, original in copies.items() if copy != original}
-
-    def find_head(self, tensors: Collection[str]) -> str | None:
-        """The first head of which each part has tensors; None if there is none.
-
-        Args:
-            tensors: names, without the encoder's prefix.
-        """
-        for head, its in self.heads.items():
-            pooler = {"pooler": self.names["pooler"]} if reads_pooled(head) and "pooler" in self.names else {}
-            layers = [(ours.partition("/")[0], theirs) for ours, theirs in (pooler | dict(its.names)).items()]
-            found = {part for part, layer in layers if any(f"{name}.".startswith(f"{layer}.") for name in tensors)}
-            if its.names and found == {part for part, _ in layers}:
-                return head
-        return None
-
 
 _EMBEDDINGS = {
     "embeddings/word_embeddings": "embeddings.word_embeddings.weight",
@@ -163,6 +35,7 @@ _TASK_HEADS: dict[str | None, Layers] = {
     name: Layers(head.transformers_names) for name, head in HEADS.items() if head.transformers_names
 }
 _FIELDS = FIELDS | {"activation": "hidden_act", "layer_norm_epsilon": "layer_norm_eps"}
+_GELU = {"hidden_act": "gelu"}
 _TWO_LAYERS = Layers({"pooler": "classifier.dense", "classifier": "classifier.out_proj"})
 _WIDTH = {"embedding_size": "embedding_size"}
 _CONSTANTS = {"position_offset": 0, "shared_layers": False, "pooler_activation": "tanh"}
@@ -207,7 +80,7 @@ _ROBERTA = Family(
                 "masked_lm/norm": "lm_head.layer_norm",
                 "masked_lm/bias": "lm_head.bias",
             },
-            {"hidden_act": "gelu"},
+            _GELU,
         ),
         **_TASK_HEADS,
         "classification": _TWO_LAYERS,
@@ -280,7 +153,7 @@ _ELECTRA = Family(
                 "masked_lm/norm": "generator_predictions.LayerNorm",
                 "masked_lm/bias": "generator_lm_head.bias",
             },
-            {"hidden_act": "gelu"},
+            _GELU,
         ),
         "question_answering": _TASK_HEADS["question_answering"],
         "classification": _TWO_LAYERS,
@@ -374,6 +247,79 @@ _MODERNBERT = Family(
     parts=modernbert.Parts(),
 )
 
+# nomic_bert and GTE: BERT's encoder with rotary positions and a gate.
+_ROTARY = {ours: name for ours, name in (_EMBEDDINGS | _TYPES).items() if ours != "embeddings/position_embeddings"} | {
+    "layer_*/attention/qkv": "layers.*.self_attn.{q_proj,k_proj,v_proj}",
+    "layer_*/attention/output": "layers.*.self_attn.o_proj",
+    "layer_*/attention_norm": "layers.*.post_attention_layernorm",
+    "layer_*/intermediate": "layers.*.mlp.{gate_proj,up_proj}",
+    "layer_*/output": "layers.*.mlp.down_proj",
+    "layer_*/output_norm": "layers.*.post_mlp_layernorm",
+    **_POOLER,
+}
+_OF_TEXTS_AND_TOKENS: dict[str | None, Layers] = {head: _TASK_HEADS[head] for head in ("classification", "tagging")}
+_NOMIC_BERT = Family(
+    model_type="nomic_bert",
+    stem="NomicBert",
+    prefix="nomic_bert.",
+    names=_ROTARY,
+    heads={
+        None: Layers(),
+        "masked_lm": Layers(_MASKED_LM | {"masked_lm/norm": "cls.predictions.transform.layer_norm"}),
+        **_OF_TEXTS_AND_TOKENS,
+    },
+    decoder="cls.predictions.decoder",
+    fields=_FIELDS,
+    constants=_CONSTANTS | rotary.CONSTANTS | {"unbiased_layers": DENSE_LAYERS},
+    defaults=_DEFAULTS | {"dropout": 0.0, "attention_dropout": 0.0, "activation": "silu"},
+    parts=rotary.Parts(1000.0, nomic_bert.KEYS),
+    todays_settings=nomic_bert.todays_settings,
+    # In the files that Transformers writes, too.
+    older={
+        r"^bert\.": "",
+        r"^encoder\.": "",
+        r"^emb_ln\.": "embeddings.LayerNorm.",
+        r"\.attn\.Wqkv\.": ".self_attn.{q_proj,k_proj,v_proj}.",
+        r"\.attn\.out_proj\.": ".self_attn.o_proj.",
+        r"\.fc11\.": ".up_proj.",
+        r"\.fc12\.": ".gate_proj.",
+        r"\.fc2\.": ".down_proj.",
+        r"\.norm1\.": ".post_attention_layernorm.",
+        r"\.norm2\.": ".post_mlp_layernorm.",
+    },
+    adds_pooler=False,
+)
+_GTE = Family(
+    model_type="gte",
+    stem="Gte",
+    prefix="gte.",
+    names=_ROTARY,
+    heads={
+        None: Layers(),
+        # Its activation is always gelu.
+        "masked_lm": Layers({**_ROBERTA.heads["masked_lm"].names, "masked_lm/bias": "lm_head.decoder.bias"}, _GELU),
+        **_OF_TEXTS_AND_TOKENS,
+    },
+    decoder="lm_head.decoder",
+    fields=_FIELDS,
+    constants=_CONSTANTS | rotary.CONSTANTS | {"unbiased_layers": ("intermediate",)},
+    defaults=_DEFAULTS | {"type_vocab_size": 1, "attention_dropout": 0.0},
+    parts=rotary.Parts(160_000.0),
+    older={
+        r"^new\.": "",
+        r"^encoder\.layer\.": "layers.",
+        r"\.attention\.qkv_proj\.": ".self_attn.{q_proj,k_proj,v_proj}.",
+        r"\.attention\.o_proj\.": ".self_attn.o_proj.",
+        r"\.attn_ln\.": ".post_attention_layernorm.",
+        r"\.mlp\.up_gate_proj\.": ".mlp.{up_proj,gate_proj}.",
+        r"\.mlp_ln\.": ".post_mlp_layernorm.",
+        r"^lm_head\.norm\.": "lm_head.layer_norm.",
+    },
+    adds_pooler=False,
+    has_types=False,
+    tokenizer="XLMRobertaTokenizer",
+)
+
 # By model_type. A model of no family here is written as the first that can hold it.
 FAMILIES = {
     family.model_type: family
@@ -386,19 +332,19 @@ FAMILIES = {
         _ELECTRA,
         _ALBERT,
         _MODERNBERT,
+        _NOMIC_BERT,
+        _GTE,
     )
 }
 
 
-def reads_pooled(head: str | None) -> bool:
-    """Whether a head, a key of HEADS, or None for none, reads the pooled output."""
-    return head is not None and HEADS[head].pooled
-
-
 def other_family(family: Family, tensors: Collection[str]) -> tuple[Family, str] | None:
     """Another family that tensors belong to, and the name of one of them; None if they may be those of `family`."""
-    if any(family.layer_in(tensors, prefix) for prefix in (family.prefix, "")):
+    if family.layer_in(tensors):
         return None
-    named = [(other, other.layer_in(tensors, other.prefix)) for other in FAMILIES.values()]
+    named = [
+        (other, other.layer_in(name for name in tensors if name.startswith(other.prefix)))
+        for other in FAMILIES.values()
+    ]
     plain = [(other, other.layer_in(tensors)) for other in FAMILIES.values()]
     return next(((other, name) for other, name in named + plain if name), None)

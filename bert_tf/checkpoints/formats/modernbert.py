@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bert_tf.checkpoints.formats.rotary import base_of
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.types import Json
@@ -59,10 +60,7 @@ class Parts:
         value("hidden_activation", "gelu", "gelu")
         value("classifier_activation", "gelu", "gelu")
         rotary = settings.get("rope_parameters") or {}
-        for kind in (rotary.get(_FULL, {}), rotary.get(_LOCAL, {}), settings.get("rope_scaling") or {}):
-            name = kind.get("rope_type", kind.get("type", "default"))
-            if name != "default":
-                raise DataError(f"{file}: rope_type {name!r}; expected 'default': nothing else is supported")
+        base_of(settings.get("rope_scaling") or {}, None, 0.0, file)  # which changes more
         layers = int(settings["num_hidden_layers"])
         types = settings.get("layer_types")
         if types is None:
@@ -77,8 +75,8 @@ class Parts:
         return {
             "biases": biases[0],
             "norm_offset": value("norm_bias", False, False, True),
-            "rotary_base": _base(rotary, _FULL, settings.get("global_rope_theta"), 160_000.0),
-            "local_rotary_base": _base(rotary, _LOCAL, settings.get("local_rope_theta"), 10_000.0),
+            "rotary_base": base_of(rotary.get(_FULL) or {}, settings.get("global_rope_theta"), 160_000.0, file),
+            "local_rotary_base": base_of(rotary.get(_LOCAL) or {}, settings.get("local_rope_theta"), 10_000.0, file),
             "local_layers": tuple(layer for layer, kind in enumerate(types) if kind == _LOCAL),
             "local_distance": settings.get("local_attention", 128) // 2,
             "pooling": _POOLING[value("classifier_pooling", "cls", *_POOLING)],
@@ -103,8 +101,3 @@ class Parts:
             "classifier_pooling": next(theirs for theirs, ours in _POOLING.items() if ours == config.pooling),
             "classifier_activation": "gelu",
         }
-
-
-def _base(rotary: Json, kind: str, old: float | None, default: float) -> float:
-    found = rotary.get(kind, {}).get("rope_theta")
-    return next(float(value) for value in (found, old, default) if value is not None)

@@ -65,6 +65,23 @@ def albert():
     }
 
 
+def rotary(stem, biased=(), **rows):
+    """nomic_bert's or GTE's encoder; `biased` are parts of names of layers with biases."""
+    tensors = embeddings(stem, position=0, **rows)
+    for name in (f"{stem}.layers.{number}." for number in range(2)):
+        layers_of_block = {f"self_attn.{part}_proj": (HIDDEN, HIDDEN) for part in "qkvo"}
+        layers_of_block |= {f"mlp.{part}_proj": (HIDDEN, INNER) for part in ("gate", "up")}
+        for layer, sizes in (layers_of_block | {"mlp.down_proj": (INNER, HIDDEN)}).items():
+            shapes = dense(name + layer, *sizes)
+            tensors |= {
+                path: shape
+                for path, shape in shapes.items()
+                if path.endswith(".weight") or any(part in layer for part in biased)
+            }
+        tensors |= norm(f"{name}post_attention_layernorm") | norm(f"{name}post_mlp_layernorm")
+    return tensors
+
+
 ALBERT_PREDICTIONS = dense("predictions.dense", HIDDEN, WIDTH) | norm("predictions.LayerNorm", WIDTH)
 ALBERT_PREDICTIONS |= {"predictions.bias": (WORDS,)}
 TWO_LAYERS = dense("classifier.dense", HIDDEN, HIDDEN) | dense("classifier.out_proj", HIDDEN, LABELS)
@@ -96,6 +113,18 @@ TENSORS = {
     | ALBERT_PREDICTIONS
     | dense("sop_classifier.classifier", HIDDEN, 2),
     ("albert", "masked_lm"): albert() | ALBERT_PREDICTIONS,
+    ("nomic_bert", "masked_lm"): rotary("nomic_bert", token_type=2)
+    | dense("cls.predictions.transform.dense", HIDDEN, HIDDEN)
+    | norm("cls.predictions.transform.layer_norm")
+    | {"cls.predictions.bias": (WORDS,)},
+    ("nomic_bert", "classification"): rotary("nomic_bert", token_type=2)
+    | dense("nomic_bert.pooler.dense", HIDDEN, HIDDEN)
+    | dense("classifier", HIDDEN, LABELS),
+    ("gte", "masked_lm"): rotary("gte", ("self_attn", "down_proj"), token_type=1)
+    | dense("lm_head.dense", HIDDEN, HIDDEN)
+    | norm("lm_head.layer_norm")
+    | {"lm_head.decoder.bias": (WORDS,)},
+    ("gte", "tagging"): rotary("gte", ("self_attn", "down_proj"), token_type=1) | dense("classifier", HIDDEN, LABELS),
     ("albert", "tagging"): albert() | dense("classifier", HIDDEN, LABELS),
 }
 
