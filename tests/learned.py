@@ -13,7 +13,7 @@ import tokenizers
 
 from bert_tf.bundled import bundled
 from bert_tf.text import Tokenizer, learn_byte_pairs, learn_vocabulary
-from bert_tf.text.base import BERT, BaseTokenizer
+from bert_tf.text.base import BERT, GEMMA, BaseTokenizer
 from bert_tf.text.byte_pair import BytePairTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer, albert_tokenizer, with_fairseq_ids, with_ids
 
@@ -116,6 +116,46 @@ def modern() -> Learned:
     twin.add_special_tokens([tokenizers.AddedToken(name, lstrip=name == BERT.mask) for name in (*BERT, special)])
     twin.add_tokens([tokenizers.AddedToken(name, normalized=True) for name in (*spaces, marker, "[unused0]")])
     twin.post_processor = around(twin)
+    return Learned(ours, twin)
+
+
+@functools.cache
+def gemma_model() -> bytes:
+    """A .model file like Gemma's: BPE that keeps all spaces, with bytes, runs of white space and tags of HTML."""
+    ids = {"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3}
+    names = {"pad_piece": GEMMA.pad, "eos_piece": GEMMA.sep, "bos_piece": GEMMA.cls, "unk_piece": GEMMA.unk}
+    runs = [character * count for character in "\n\t\u2581" for count in range(1, 8)]
+    own = [GEMMA.mask, "<unused0>", *(run for run in runs if run not in "\t\u2581"), "<s>", "</s>", "<b>"]
+    return _trained(
+        _text(), model_type="bpe", byte_fallback=True, normalization_rule_name="identity", add_dummy_prefix=False,
+        remove_extra_whitespaces=False, split_digits=True, allow_whitespace_only_pieces=True, character_coverage=0.99,
+        user_defined_symbols=own, **ids, **names,
+    )  # fmt: skip
+
+
+@functools.cache
+def gemma() -> Learned:
+    """A tokenizer like mmBERT's, of `gemma_model`, and Hugging Face's of the same pieces."""
+    ours = SentencePieceTokenizer(gemma_model())
+    processor = sentencepiece.SentencePieceProcessor(model_proto=gemma_model())
+    # As Transformers writes Gemma's: a tab instead of its byte, and all merges by the scores of their results.
+    ids = {"\t" if piece == "<0x09>" else piece: number for number, piece in enumerate(ours.vocab)}
+    pairs = [(piece[:at], piece[at:], number) for piece, number in ids.items() for at in range(1, len(piece))]
+    known = [pair for pair in pairs if pair[0] in ids and pair[1] in ids]
+    known.sort(key=lambda pair: (processor.get_score(pair[2]), len(pair[0]), len(pair[1])), reverse=True)
+    merges = [(first, second) for first, second, _ in known]
+    model = tokenizers.models.BPE(ids, merges, unk_token=GEMMA.unk, fuse_unk=True, byte_fallback=True)
+    twin = tokenizers.Tokenizer(model)
+    twin.normalizer = tokenizers.normalizers.Replace(" ", "\u2581")
+    twin.pre_tokenizer = tokenizers.pre_tokenizers.Split(" ", "merged_with_previous")
+    last = ours.vocab.index("<0x00>")
+    own = [tokenizers.AddedToken(piece, normalized=False) for piece in ours.vocab[len(GEMMA) : last]]
+    twin.add_tokens(own)
+    twin.add_special_tokens([tokenizers.AddedToken(name, normalized=False) for name in GEMMA])
+    twin.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<bos> $A <eos>", pair="<bos> $A <eos> $B <eos>",
+        special_tokens=[(name, ids[name]) for name in (GEMMA.cls, GEMMA.sep)],
+    )  # fmt: skip
     return Learned(ours, twin)
 
 

@@ -26,6 +26,11 @@ class Specials(NamedTuple):
     sep: str
     mask: str
 
+    @property
+    def separators(self) -> int:
+        """The number of separators between two texts: one, or two without types (RoBERTa, Liu et al., 2019)."""
+        return 2 if self.sep == "</s>" else 1
+
 
 # Pieces that were added to a vocabulary, and what is said of each: some of `FLAGS`.
 Added: TypeAlias = Mapping[str, Sequence[str]]
@@ -36,21 +41,25 @@ FLAGS = (SPECIAL, "lstrip", "rstrip", "single_word", "normalized")
 
 BERT = Specials("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA = Specials("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+GEMMA = Specials("<pad>", "<unk>", "<bos>", "<eos>", "<mask>")
 ALBERT = Specials(ROBERTA.pad, ROBERTA.unk, BERT.cls, BERT.sep, BERT.mask)
+_FAMILIES = (BERT, GEMMA, ROBERTA)  # in this order: Gemma's vocabulary also has <s> and </s>, of HTML
+NAMES = frozenset[str]().union(*_FAMILIES)
 
 
 def special_names(pieces: Sequence[str]) -> Specials:
-    """Finds the special tokens of a vocabulary: BERT's or RoBERTa's, or some of each as in ALBERT.
+    """Finds the special tokens of a vocabulary: BERT's, Gemma's or RoBERTa's, or some of each as in ALBERT.
 
     Raises:
         DataError: one is missing.
     """
     known = set(pieces)
-    complete = next((family for family in (BERT, ROBERTA) if known.issuperset(family)), None)
+    complete = next((family for family in _FAMILIES if known.issuperset(family)), None)
     if complete:
         return complete
-    names = [next((name for name in pair if name in known), "") for pair in zip(BERT, ROBERTA, strict=True)]
-    missing = [" or ".join(pair) for name, *pair in zip(names, BERT, ROBERTA, strict=True) if not name]
+    choices = [dict.fromkeys(names) for names in zip(*_FAMILIES, strict=True)]
+    names = [next((name for name in some if name in known), "") for some in choices]
+    missing = [" or ".join(some) for name, some in zip(names, choices, strict=True) if not name]
     if missing:
         raise DataError(
             f"no {', no '.join(missing)} among the {len(pieces):,} pieces of the vocabulary; all of them are needed"
@@ -102,8 +111,6 @@ class BaseTokenizer(tf.Module, abc.ABC):
         self.added_pieces: Added = _checked(added, pieces)
         self.vocab_size, self.special_names = len(pieces), names
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(pieces.index, names)
-        # RoBERTa (Liu et al., 2019) has two separators between texts, and no types.
-        self._separators = 1 if names.sep == BERT.sep else 2
         with tf.init_scope():  # constants, even if a tokenizer is created inside a graph
             self._pieces = tf.constant(pieces)
             self.continues = tf.constant(continues)
@@ -283,7 +290,7 @@ class BaseTokenizer(tf.Module, abc.ABC):
 
     def specials(self, pairs: bool = False) -> int:
         """The number of special tokens that `pack` adds to a text, or to a pair of texts."""
-        return 2 + pairs * self._separators
+        return 2 + pairs * self.special_names.separators
 
     def pack(self, first: TokenIds, second: "TokenIds | None" = None) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """Joins segments with the special tokens: BERT's [CLS] first [SEP] second [SEP] (paper, figure 2), or RoBERTa's
@@ -299,7 +306,7 @@ class BaseTokenizer(tf.Module, abc.ABC):
         """
         segments = [self._ragged(first, "first")] + ([] if second is None else [self._ragged(second, "second")])
         _check_counts(segments, "first and second")
-        return pack(*segments, cls_id=self.cls_id, sep_id=self.sep_id, separators=self._separators)
+        return pack(*segments, cls_id=self.cls_id, sep_id=self.sep_id, separators=self.special_names.separators)
 
     def encode(self, texts: Strings, pairs: "Strings | None" = None, *, max_length: int = 512) -> dict[str, tf.Tensor]:
         """Converts texts, or pairs of texts, to inputs of `BertEncoder`, with special tokens as `pack` adds them.

@@ -9,7 +9,7 @@ import numpy as np
 from bert_tf.config.values import half_pairs
 from bert_tf.errors import DataError, located
 from bert_tf.files import read_bytes, text_path
-from bert_tf.text.base import BERT, ROBERTA
+from bert_tf.text.base import NAMES
 from bert_tf.text.encoding import decode
 from bert_tf.text.sentence_piece import unchanging_charsmap
 from bert_tf.text.vocabulary import check_length
@@ -67,7 +67,7 @@ def check_merges(pieces: Sequence[str], merges: Sequence[str], apart: Collection
     lost = [
         piece
         for piece in pieces
-        if len(piece) > 1 and not (piece in made or piece in apart or piece in (*BERT, *ROBERTA))
+        if len(piece) > 1 and not (piece in made or piece in apart or piece in NAMES)
         if _bytes_of(piece) and any(piece[:at] in known and piece[at:] in known for at in range(1, len(piece)))
     ]
     if len(lost) > most:
@@ -172,9 +172,7 @@ def _checked_merging(pieces: tuple[str, ...], pairs: list[tuple[str, str]], mode
 
     by_pairs = models.BPE(vocab={piece: number for number, piece in enumerate(pieces)}, merges=pairs)
     ordinary = [piece for piece in pieces if _bytes_of(piece)]
-    random = np.random.default_rng(0)
-    glued = ["".join(ordinary[at] for at in random.integers(len(ordinary), size=2 + n % 3)) for n in range(10_000)]
-    words = [*ordinary, *glued]
+    words = [*ordinary, *side_by_side(ordinary)]
     found = sentencepiece.SentencePieceProcessor(model_proto=model).encode(
         [_letters(_bytes_of(word)) for word in words]
     )
@@ -186,3 +184,9 @@ def _checked_merging(pieces: tuple[str, ...], pairs: list[tuple[str, str]], mode
                 f"{[pieces[i] for i in ids]} here, where they are merged by the joined string; use another vocabulary"
             )
     return [ids[0] for _, ids in zip(ordinary, found, strict=False) if len(ids) == 1]
+
+
+def side_by_side(pieces: Sequence[str]) -> list[str]:
+    """10,000 texts of two to four pieces at random, to compare ways of merging."""
+    random = np.random.default_rng(0)
+    return ["".join(pieces[at] for at in random.integers(len(pieces), size=2 + n % 3)) for n in range(10_000)]

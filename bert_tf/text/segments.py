@@ -38,7 +38,7 @@ class Segments:
 
     def __init__(self, pieces: Sequence[str], names: Sequence[str], added: Mapping[str, Collection[str]]) -> None:
         special: dict[str, Collection[str]] = {name: ("lstrip",) if name == ROBERTA.mask else () for name in names}
-        special |= {piece: flags for piece, flags in added.items() if SPECIAL in flags}
+        special |= {piece: flags for piece, flags in added.items() if SPECIAL in flags or piece in names}
         # A word needs its neighbours as they are, and a piece that contains another one comes before it.
         order = sorted(special, key=lambda piece: ("single_word" not in special[piece], -len(piece)))
         numbers = {piece: number for number, piece in enumerate(pieces)}

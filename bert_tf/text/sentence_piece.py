@@ -163,7 +163,7 @@ class SentencePieceTokenizer(SubwordTokenizer):
             path = text_path(model)
             model, location = read_model(path), located(path)
         with location:
-            self.model, of_op, pieces, texts, self._adds_space = _prepared(model)
+            self.model, of_op, pieces, texts, self._own, self._adds_space = _prepared(model)
             names = special_names(pieces)
         super().__init__(pieces, names, texts, added_pieces)
         self._op = SentencePiece(of_op)
@@ -178,6 +178,12 @@ class SentencePieceTokenizer(SubwordTokenizer):
     def changes(self) -> Json:
         """The settings that change texts, each True."""
         return {name: True for name in self.SETTINGS if getattr(self, name)}
+
+    def searches(self, piece: str) -> bool:
+        # With a space before texts, Transformers also puts one after each piece that users defined.
+        flags = self.added_pieces.get(piece, ("none",))
+        own = piece in self._own and not self._adds_space and {*flags} <= {"normalized"}
+        return own or super().searches(piece)
 
     def contents(self) -> tuple[bytes, ...]:
         return (self.model,)
@@ -258,9 +264,9 @@ def albert_tokenizer(
 
 
 @functools.lru_cache(maxsize=4)
-def _prepared(model: bytes) -> tuple[bytes, bytes, list[str], list[bytes], bool]:
-    """The model with special tokens that no text has, and as the op gets it; its pieces, what each stands for, and
-    whether a text gets a space before it.
+def _prepared(model: bytes) -> tuple[bytes, bytes, list[str], list[bytes], frozenset[str], bool]:
+    """The model with special tokens that no text has, and as the op gets it; its pieces, what each stands for, those
+    that users defined, and whether a text gets a space before it.
     """
     import sentencepiece
 
@@ -286,4 +292,5 @@ def _prepared(model: bytes) -> tuple[bytes, bytes, list[str], list[bytes], bool]
     except RuntimeError as error:
         message = str(error).replace("\n", " ")
         raise DataError(f"a damaged SentencePiece model ({message}); get the .model file again") from None
-    return changed, of_op, pieces, texts, proto.normalizer_spec.add_dummy_prefix
+    own = frozenset(piece.piece for piece in proto.pieces if piece.type == kinds.USER_DEFINED)
+    return changed, of_op, pieces, texts, own, proto.normalizer_spec.add_dummy_prefix

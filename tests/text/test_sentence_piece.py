@@ -15,7 +15,7 @@ from bert_tf.bundled import bundled
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.text.sentence_piece import SentencePieceTokenizer, with_fairseq_ids
 from tests.errors import raises
-from tests.learned import sentence_piece_model
+from tests.learned import gemma, gemma_model, sentence_piece_model
 
 CHARACTERS = [
     *" \t\n\x85\xa0\u3000",
@@ -197,16 +197,7 @@ def test_a_path_is_read_and_other_models_are_refused(model, tokenizer, tmp_path)
 @pytest.fixture(scope="module")
 def bytes_of_bpe():
     """A model of Gemma's kind, which mmBERT has, and the library's of it: BPE that keeps all spaces, with bytes."""
-    written = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=lines("data/korean/gnome_train.txt.gz", "data/sotu/train.txt.gz"), model_writer=written,
-        vocab_size=3000, minloglevel=2, model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
-        add_dummy_prefix=False, remove_extra_whitespaces=False, split_digits=True, control_symbols=["<mask>"],
-        user_defined_symbols=["\n", "\n\n", "\t", *("\u2581" * count for count in (2, 3, 4))],
-        pad_id=0, eos_id=1, bos_id=2, unk_id=3,
-    )  # fmt: skip
-    model = written.getvalue()
-    return SentencePieceTokenizer(model), sentencepiece.SentencePieceProcessor(model_proto=model)
+    return gemma().tokenizer, sentencepiece.SentencePieceProcessor(model_proto=gemma_model())
 
 
 CODE = ["def f(x):\n    return  x\n\n", "  a", " a ", "a😀b", "\0a", "\tx\n\n\ny   =  10"]

@@ -15,6 +15,7 @@ from bert_tf.checkpoints.tokenizer_files.files import (
     read_config,
     real_pieces,
 )
+from bert_tf.checkpoints.tokenizer_files.sentence_piece_library import is_of_pieces
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.files import write_json
@@ -125,10 +126,10 @@ def _kind(files: TokenizerFiles) -> _Kind | None:
     """The kind of the tokenizer; None if the directory has none of the files that it needs."""
     name = files.name
     named = _CLASSES.get(name or "")
-    if sentence_piece.has_merges(files):
-        return sentence_piece
     if files.library:
         files.check_version()
+        if is_of_pieces(files):
+            return sentence_piece
         by_library = _ALGORITHMS.get(files.algorithm)
         if not by_library:
             raise UnsupportedTokenizer(f"{LIBRARY} holds {files.algorithm!r}, not WordPiece, BPE or Unigram")

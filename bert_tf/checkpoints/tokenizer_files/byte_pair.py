@@ -17,7 +17,7 @@ from bert_tf.types import Json
 FILES: tuple[str, ...] = BytePairTokenizer.FILES
 GENERATED = {"add_prefix_space"}  # by `write`, in tokenizer_config.json
 
-_ALGORITHM, _BYTE_LEVEL, _COMPOSES = "BPE", "ByteLevel", "NFC"
+ALGORITHM, _BYTE_LEVEL, _COMPOSES = "BPE", "ByteLevel", "NFC"
 # Values of the model in tokenizer.json without an effect; no text is unknown to byte-level BPE.
 _MODEL = {
     "dropout": (None, 0),
@@ -33,7 +33,7 @@ def read(files: TokenizerFiles) -> BytePairTokenizer:
     Raises:
         UnsupportedTokenizer: text is split in other ways.
     """
-    usable = files.library and (files.algorithm == _ALGORITHM or not files.has(*FILES))
+    usable = files.library and (files.algorithm == ALGORITHM or not files.has(*FILES))
     listed = _of_library(files) if usable else None
     stored = read_byte_pairs(*map(files.file, FILES)) if files.has(*FILES) else None
     if listed and stored and (stored[0][: len(listed[0])], stored[1]) != listed:
@@ -69,19 +69,23 @@ def _adds_space(files: TokenizerFiles) -> bool:
 
 def _of_library(files: TokenizerFiles) -> tuple[list[str], list[str]]:
     """The pieces and merges of tokenizer.json, as from `read_byte_pairs`."""
-    if files.algorithm != _ALGORITHM:
+    if files.algorithm != ALGORITHM:
         raise UnsupportedTokenizer(f"{LIBRARY} holds {files.algorithm!r}, not byte-level BPE")
     steps = [str(one.get("type")) for one in files.components("pre_tokenizer")]
     if _BYTE_LEVEL not in steps:
         raise UnsupportedTokenizer(f"{LIBRARY} splits text by {', '.join(steps) or 'nothing'}, not by {_BYTE_LEVEL}")
+    return files.listed(), merges_of(files)
+
+
+def merges_of(files: TokenizerFiles) -> list[str]:
+    """The merges of a tokenizer.json of the type BPE, each two pieces separated by a space."""
     for name, accepted in _MODEL.items():
         if files.model.get(name) not in accepted:
             raise UnsupportedTokenizer(f"{LIBRARY} has BPE with {name} {files.model[name]!r}")
     file = files.file(LIBRARY)
     merges = checked(files.model.get("merges") or [], list[str | list[str]], file, "model.merges")
     # Strings or, in newer files, pairs.
-    lines = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
-    return files.listed(), lines
+    return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
 
 
 def write(path: str, tokenizer: BytePairTokenizer) -> Json:

@@ -45,14 +45,16 @@ def opened(file: str) -> "tokenizers.Tokenizer":
     return library
 
 
+def words(library: "tokenizers.Tokenizer", text: str) -> list[str]:
+    """What the model of a tokenizer.json segments: the words of a normalized text, or the whole."""
+    normalized = library.normalizer.normalize_str(text) if library.normalizer else text
+    splitter = library.pre_tokenizer
+    return [word for word, _ in splitter.pre_tokenize_str(normalized)] if splitter else [normalized]
+
+
 def spaces(library: "tokenizers.Tokenizer") -> list[str]:
     """White space that separates words as a space does."""
-
-    def words(text: str) -> list[str]:
-        normalized = library.normalizer.normalize_str(text) if library.normalizer else text
-        return [word for word, _ in library.pre_tokenizer.pre_tokenize_str(normalized)]
-
-    return [space for space in WHITE_SPACE if words(f"a{space}b") == words("a b")]
+    return [space for space in WHITE_SPACE if space != " " and words(library, f"a{space}b") == words(library, "a b")]
 
 
 def differences(tokenizer: BaseTokenizer, library: "tokenizers.Tokenizer") -> Differences:

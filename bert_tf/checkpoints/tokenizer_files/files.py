@@ -12,7 +12,7 @@ from bert_tf.config.values import Rule
 from bert_tf.errors import DataError
 from bert_tf.files import checked, read_json
 from bert_tf.text import BaseTokenizer
-from bert_tf.text.base import BERT, FLAGS, ROBERTA, SPECIAL
+from bert_tf.text.base import FLAGS, NAMES, ROBERTA, SPECIAL
 from bert_tf.text.vocabulary import check_size
 from bert_tf.types import Json
 
@@ -253,9 +253,7 @@ class TokenizerFiles:
 
     def _warn_of_added(self, tokenizer: BaseTokenizer) -> None:
         """Appends a warning of ordinary added pieces, which Transformers looks for in all texts."""
-        ordinary = [
-            token for token in self.added_pieces if not tokenizer.searches(token) and token not in (*BERT, *ROBERTA)
-        ]
+        ordinary = [token for token in self.added_pieces if not tokenizer.searches(token) and token not in NAMES]
         if ordinary:
             self.warnings.append(
                 f"tokenizer: added tokens ({', '.join(ordinary[:_SHOWN])}) are ordinary pieces here; Transformers "
@@ -272,7 +270,7 @@ class TokenizerFiles:
         tokens = self._numbered()
         added = {number: token["content"] for number, token in tokens.items()}
         for number, token in added.items():
-            if token in (*BERT, *ROBERTA) and number < len(pieces) and pieces[number] != token:
+            if token in NAMES and number < len(pieces) and pieces[number] != token:
                 raise DataError(
                     f"{self.path}: {token} has the id {number} beside the vocabulary, and in it that of "
                     f"{pieces[number]!r}; expected the vocabulary of this model, with all of its lines, as their "
@@ -381,9 +379,9 @@ def _flat(part: Json | None, name: str) -> list[Json]:
 
 
 def _usual(token: str, flags: Sequence[str]) -> bool:
-    """Whether a token is a special one of BERT or RoBERTa, and texts are split at it as `text.segments` does."""
+    """Whether a token is a special one of a model, and texts are split at it as `text.segments` does."""
     usual = {"lstrip"} if token == ROBERTA.mask else set()
-    return token in (*BERT, *ROBERTA) and usual == {*flags} - {SPECIAL, "normalized"}
+    return token in NAMES and usual == {*flags} - {SPECIAL, "normalized"}
 
 
 def _unused(number: int) -> str:

@@ -1,32 +1,38 @@
-"""SentencePiece in a Hugging Face directory: a .model file, or tokenizer.json of the type Unigram.
+"""SentencePiece in a Hugging Face directory: a .model file, or tokenizer.json of the type Unigram or BPE.
 
 The ids of a checkpoint are seldom those of its .model file. fairseq's models (XLM-R, CamemBERT) have special tokens
 before and after; KoBERT's ids are the numbers of the lines in its vocab.txt.
 """
 
-import base64
 import collections
 import glob
 import os
 from typing import TYPE_CHECKING
 
-from bert_tf.checkpoints.tokenizer_files.comparison import spaces
 from bert_tf.checkpoints.tokenizer_files.files import (
     CONFIG,
     LIBRARY,
     TokenizerFiles,
-    UnsupportedTokenizer,
     real_pieces,
     write_library,
 )
+from bert_tf.checkpoints.tokenizer_files.sentence_piece_library import (
+    CAMEMBERT_FIRST,
+    UNIGRAM,
+    hides_unused,
+    is_in_transformers,
+    is_unigram,
+    library_of,
+    model_of_library,
+    others,
+    unused,
+)
 from bert_tf.errors import ConfigError, DataError, located
-from bert_tf.files import checked, write_bytes
+from bert_tf.files import write_bytes
 from bert_tf.text.base import ALBERT, ROBERTA
 from bert_tf.text.sentence_piece import (
-    BYTE,
     SentencePieceTokenizer,
     albert_tokenizer,
-    charsmap,
     ends_in_number,
     parse_model,
     read_model,
@@ -37,7 +43,6 @@ from bert_tf.text.vocabulary import read_pieces, spaced_pieces
 from bert_tf.types import Json
 
 if TYPE_CHECKING:
-    import tokenizers
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 # A file of XLM-R and CamemBERT, of ALBERT and T5, of Transformers' generic class; KoBERT's has a name of its own.
@@ -45,12 +50,9 @@ _FAIRSEQ, _SPIECE, _PLAIN = "sentencepiece.bpe.model", "spiece.model", "tokenize
 FILES: tuple[str, ...] = (_FAIRSEQ, _SPIECE, _PLAIN)
 GENERATED = {"add_prefix_space", "do_lower_case", "keep_accents"}  # by `write`, in tokenizer_config.json
 
-_SPACE = "\u2581"  # SentencePiece's for a space
 _VOCABULARY = "vocab.txt"
 _XLM_R, _CAMEMBERT, _ALBERT = "XLMRobertaTokenizer", "CamembertTokenizer", "AlbertTokenizer"
 _ALBERT_UNKNOWN = 1  # the id of <unk> in Transformers' class
-# Before the pieces of CamemBERT's model, the first of which is left out; <mask> follows.
-_CAMEMBERT_FIRST = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]
 # Setting of SentencePieceTokenizer -> the normalizers in tokenizer.json that do the same before the model's, in order.
 _BEFORE: dict[str, list[Json]] = {
     "double_quotes": [{"type": "Replace", "pattern": {"String": two}, "content": '"'} for two in ("``", "''")],
@@ -74,12 +76,6 @@ def numbers_lines(files: TokenizerFiles) -> bool:
     return bool(possible and spaced_pieces(read_pieces(files.file(_VOCABULARY))))
 
 
-def has_merges(files: TokenizerFiles) -> bool:
-    """Whether tokenizer.json has the merges of a .model file beside it, which is read instead."""
-    metaspace = any(one["type"] == "Metaspace" for one in files.components("pre_tokenizer"))
-    return files.algorithm == "BPE" and metaspace and found(files) is not None
-
-
 def read(files: TokenizerFiles) -> SentencePieceTokenizer:
     """Reads the tokenizer.
 
@@ -88,7 +84,8 @@ def read(files: TokenizerFiles) -> SentencePieceTokenizer:
     """
     settings, name = _settings(files), found(files)
     stored = _stored(files, name) if name else None
-    made = _of_library(files) if files.library and (files.algorithm == "Unigram" or not name) else None
+    # The merges of BPE do not have the scores of a .model file, to compare them.
+    made = model_of_library(files) if files.library and (files.algorithm == UNIGRAM or not name) else None
     if stored and made and not _same(stored, made):
         files.differ(str(name))
         stored = None
@@ -148,7 +145,7 @@ def _stored(files: TokenizerFiles, name: str) -> bytes:
         if files.name == _CAMEMBERT:
             if pieces[:1] != [ROBERTA.unk]:
                 raise DataError(f"the first piece of the model is {pieces[0]!r}; expected <unk>, as CamemBERT's")
-            return with_ids(model, [*_CAMEMBERT_FIRST, *pieces[1:], ROBERTA.mask])
+            return with_ids(model, [*CAMEMBERT_FIRST, *pieces[1:], ROBERTA.mask])
         if name == _FAIRSEQ or files.name == _XLM_R:
             return with_fairseq_ids(model)
     return model
@@ -189,66 +186,25 @@ def _same(one: bytes, other: bytes) -> bool:
     return len(first) == len(second) and all(map(equal, first, second))
 
 
-def _of_library(files: TokenizerFiles) -> bytes:
-    """The model of a tokenizer.json of the type Unigram."""
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto
-
-    if files.algorithm != "Unigram":
-        raise UnsupportedTokenizer(f"{LIBRARY} holds {files.algorithm!r}, not Unigram")
-    splitters = [str(one.get("type")) for one in files.components("pre_tokenizer")]
-    if "Metaspace" not in splitters:
-        raise UnsupportedTokenizer(f"{LIBRARY} splits text by {', '.join(splitters) or 'nothing'}, not by Metaspace")
-    file, proto = files.file(LIBRARY), ModelProto()
-    vocab = checked(files.model.get("vocab") or [], list[tuple[str, float]], file, "model.vocab")
-    unknown = files.model.get("unk_id")
-    if type(unknown) is not int or not 0 <= unknown < len(vocab):
-        raise DataError(f"{file}: unk_id is {unknown!r}; expected the id of one of its {len(vocab)} pieces")
-    proto.trainer_spec.model_type = proto.trainer_spec.UNIGRAM
-    proto.trainer_spec.byte_fallback = bool(files.model.get("byte_fallback"))
-    proto.normalizer_spec.add_dummy_prefix = True  # what Metaspace does; spaces are SentencePiece's defaults
-    kinds = proto.SentencePiece
-    # Transformers 5 lists the user-defined pieces of a .model file as added tokens that are not special.
-    added = {
-        token["content"]: kinds.CONTROL if token.get("special", True) else kinds.USER_DEFINED
-        for token in files.added_tokens
-    } | dict.fromkeys(_CAMEMBERT_FIRST, kinds.CONTROL)
-    for number, (piece, score) in enumerate(vocab):
-        kind = kinds.UNKNOWN if number == unknown else added.get(piece, kinds.NORMAL)
-        if proto.trainer_spec.byte_fallback and BYTE.fullmatch(piece):
-            kind = kinds.BYTE
-        elif kind == kinds.NORMAL and _SPACE in piece[1:]:  # texts are split at spaces
-            kind = kinds.UNUSED
-        proto.pieces.add(piece=piece, score=score, type=kind)
-    for one in files.components("normalizer"):
-        if one["type"] == "Precompiled":
-            try:
-                proto.normalizer_spec.precompiled_charsmap = base64.b64decode(one.get("precompiled_charsmap") or "")
-            except (TypeError, ValueError):
-                raise DataError(f"{file}: precompiled_charsmap is not base64; get the file again") from None
-    if not proto.normalizer_spec.precompiled_charsmap and (others := spaces(files.opened)):
-        proto.normalizer_spec.precompiled_charsmap = charsmap(dict.fromkeys(others, " "))
-    return proto.SerializeToString()
-
-
 def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
     """Writes a .model file or tokenizer.json; returns the settings for tokenizer_config.json."""
     pieces = real_pieces(tokenizer.vocab)
     model = with_ids(tokenizer.model, pieces)
     proto, names = _without_user_defined(parse_model(model)), tokenizer.special_names
     model = proto.SerializeToString()
-    usual = _in_transformers(proto)
+    usual = is_in_transformers(proto, tokenizer)
     if usual and tokenizer.double_quotes and (names, tokenizer.unk_id) == (ALBERT, _ALBERT_UNKNOWN):
         numbers = [piece for piece in proto.pieces if ends_in_number(piece.piece)]
         # If others are unused, or not all of these, it is no `albert_tokenizer`, which reads spiece.model again.
-        if _is_unigram(proto) and _unused(proto) == {piece.piece for piece in numbers}:
+        if is_unigram(proto) and unused(proto) == {piece.piece for piece in numbers}:
             for piece in numbers:
                 piece.type = proto.SentencePiece.NORMAL  # as in ALBERT's file
             write_bytes(os.path.join(path, _SPIECE), proto.SerializeToString())
             settings = {"do_lower_case": tokenizer.lower_case, "keep_accents": not tokenizer.strip_accents}
             return {"tokenizer_class": _ALBERT, **settings}
-    if not _hides_unused(proto):
+    if not hides_unused(proto):
         raise ConfigError(
-            f"Transformers would use the pieces that this SentencePiece model has as unused ({min(_unused(proto))!r}); "
+            f"Transformers would use the pieces that this SentencePiece model has as unused ({min(unused(proto))!r}); "
             "--format=bert_tf holds every model"
         )
     if not usual:
@@ -259,7 +215,7 @@ def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
             )
         write_bytes(os.path.join(path, _PLAIN), model)
         return {"tokenizer_class": "TokenizersBackend"}
-    plain = _is_unigram(proto) and not (tokenizer.changes or proto.trainer_spec.byte_fallback or _unused(proto))
+    plain = is_unigram(proto) and not (tokenizer.changes or proto.trainer_spec.byte_fallback or unused(proto))
     # Added pieces are not in these .model files, but follow <mask>.
     own = list(pieces)
     while own[-1] in tokenizer.added_pieces:
@@ -268,14 +224,14 @@ def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
         original = None
         if own[:4] == [names.cls, names.pad, names.sep, names.unk]:
             name, original = _XLM_R, [names.unk, names.cls, names.sep, *own[4:-1]]
-        elif own[: len(_CAMEMBERT_FIRST)] == _CAMEMBERT_FIRST:
-            name, original = _CAMEMBERT, [names.unk, *own[len(_CAMEMBERT_FIRST) : -1]]
+        elif own[: len(CAMEMBERT_FIRST)] == CAMEMBERT_FIRST:
+            name, original = _CAMEMBERT, [names.unk, *own[len(CAMEMBERT_FIRST) : -1]]
         if original:
             write_bytes(os.path.join(path, _FAIRSEQ), with_ids(model, original))
             return {"tokenizer_class": name, "add_prefix_space": True}
-    if not _is_unigram(proto):
+    if not is_unigram(proto):
         write_bytes(os.path.join(path, _PLAIN), model)  # from which it is read again
-    return write_library(path, _library(proto, tokenizer), tokenizer, _others(proto))
+    return write_library(path, library_of(proto, tokenizer), tokenizer, others(proto))
 
 
 def _without_user_defined(proto: "ModelProto") -> "ModelProto":
@@ -295,84 +251,3 @@ def _without_user_defined(proto: "ModelProto") -> "ModelProto":
         for piece in own:
             piece.type = proto.SentencePiece.NORMAL
     return proto
-
-
-def _in_transformers(proto: "ModelProto") -> bool:
-    """Whether tokenizer.json can say how the model segments texts."""
-    kinds, settings = proto.SentencePiece, proto.normalizer_spec
-    usual = settings.add_dummy_prefix and settings.remove_extra_whitespaces and settings.escape_whitespaces
-    # For a unigram model, texts are split at spaces.
-    split = any(piece.type == kinds.NORMAL and _SPACE in piece.piece[1:] for piece in proto.pieces)
-    own = any(piece.type == kinds.USER_DEFINED for piece in proto.pieces)
-    return usual and not own and not (split and _is_unigram(proto))
-
-
-def _unused(proto: "ModelProto") -> set[str]:
-    """The unused pieces that words have; no class of Transformers knows this type."""
-    kinds = proto.SentencePiece
-    return {one.piece for one in proto.pieces if one.type == kinds.UNUSED and _SPACE not in one.piece[1:]}
-
-
-def _normal(proto: "ModelProto") -> dict[str, float]:
-    """The scores of ordinary pieces."""
-    return {one.piece: one.score for one in proto.pieces if one.type == proto.SentencePiece.NORMAL}
-
-
-def _hides_unused(proto: "ModelProto") -> bool:
-    """Whether low scores have the effect of the type of unused pieces.
-
-    Not in BPE, which merges them first. An unknown character has a score below all others, so it must not compete.
-    """
-    unused, normal = _unused(proto), _normal(proto)
-    return not unused or (_is_unigram(proto) and set("".join(unused.union(normal))) <= normal.keys())
-
-
-def _is_unigram(proto: "ModelProto") -> bool:
-    return proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
-
-
-def _library(proto: "ModelProto", tokenizer: SentencePieceTokenizer) -> "tokenizers.Tokenizer":
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-
-    unigram, fallback = _is_unigram(proto), proto.trainer_spec.byte_fallback
-    several, before = Regex(" {2,}"), list[normalizers.Normalizer]()
-    if unigram:
-        vocab = list(zip(_pieces(proto), _scores(proto), strict=True))
-        library = Tokenizer(models.Unigram(vocab, tokenizer.unk_id, fallback))
-        spaces = [normalizers.Strip(left=False, right=True), normalizers.Replace(several, _SPACE)]
-    else:
-        ids, unknown = {piece: number for number, piece in enumerate(_pieces(proto))}, tokenizer.special_names.unk
-        merges = _merges(proto)
-        library = Tokenizer(models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=fallback))
-        spaces = [normalizers.Strip(), normalizers.Replace(several, " "), normalizers.Replace(" ", _SPACE)]
-    if tokenizer.double_quotes:
-        before += [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-    if tokenizer.strip_accents:
-        before += [normalizers.NFKD(), normalizers.StripAccents()]
-    if tokenizer.lower_case:
-        before += [normalizers.Lowercase()]
-    if charsmap := proto.normalizer_spec.precompiled_charsmap:
-        before += [normalizers.Precompiled(charsmap)]
-    library.normalizer = normalizers.Sequence([*before, *spaces])
-    library.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always", split=unigram)
-    library.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
-    return library
-
-
-def _scores(proto: "ModelProto") -> list[float]:
-    """The scores of a unigram model; of an unused piece, one below that of its characters, with which it never wins."""
-    unused, lowest = _unused(proto), min(_normal(proto).values(), default=0.0)
-    return [len(one.piece) * lowest - 1 if one.piece in unused else one.score for one in proto.pieces]
-
-
-def _merges(proto: "ModelProto") -> list[tuple[str, str]]:
-    """All pairs of pieces that make a piece, in the order in which SentencePiece merges them: by its score, then id."""
-    normal = [piece.piece if piece.type == proto.SentencePiece.NORMAL else "" for piece in proto.pieces]
-    known, ranked = set(normal), sorted(range(len(normal)), key=lambda number: -proto.pieces[number].score)
-    pairs = ((piece[:at], piece[at:]) for piece in map(normal.__getitem__, ranked) for at in range(1, len(piece)))
-    return [(first, second) for first, second in pairs if first in known and second in known]
-
-
-def _others(proto: "ModelProto") -> list[str]:
-    """Pieces that no text has, and that would be ordinary ones in tokenizer.json."""
-    return [piece.piece for piece in proto.pieces if piece.type == proto.SentencePiece.CONTROL]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bert_tf.text.base import BERT, Specials
+from bert_tf.text.base import Specials
 from bert_tf.types import Json
 
 _Template = tuple[list[tuple[str, int]], list[tuple[str, int]]]
@@ -12,7 +12,7 @@ def template(names: Specials) -> _Template:
     """Special tokens around a text, $A, and around a pair of $A and $B, each with its type."""
     cls, sep = names.cls, names.sep
     first = [(cls, 0), ("$A", 0), (sep, 0)]
-    return first, [*first, *([("$B", 1), (sep, 1)] if sep == BERT.sep else [(sep, 0), ("$B", 0), (sep, 0)])]
+    return first, [*first, *([("$B", 1), (sep, 1)] if names.separators == 1 else [(sep, 0), ("$B", 0), (sep, 0)])]
 
 
 def _templates(processor: Json) -> object:
@@ -39,7 +39,7 @@ def accepts(processors: list[Json], names: Specials, typed: bool) -> bool:
         names: of the special tokens.
         typed: whether the model has token types; without these, a processor may give any.
     """
-    kind = "BertProcessing" if names.sep == BERT.sep else "RobertaProcessing"
+    kind = "BertProcessing" if names.separators == 1 else "RobertaProcessing"
     accepted: list[object] = [template(names), (template(names)[0], []), (kind, names.cls, names.sep)]
     found = [_templates(one) for one in processors if one.get("type") != "ByteLevel"]  # which moves offsets only
     if not typed:
