@@ -17,6 +17,7 @@ from side_by_side import CEILING, WORKERS, Contestant, Python
 
 from bert_tf.config import BertConfig
 from bert_tf.inference.session import TOLERANCES
+from bert_tf.model import long_rows
 
 _WORK = "base:8x128,minilm:1x16,minilm:8x32,minilm:32x128"
 _MINILM = BertConfig(num_layers=6, hidden_size=384, num_heads=12, intermediate_size=1536)
@@ -35,7 +36,7 @@ def contestants(settings: dict[str, Any], arguments: argparse.Namespace) -> list
         environment = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
         return Contestant(name, python, WORKERS / f"{script}.py", settings | more, environment)
 
-    dtype, listed = settings["dtype"], []
+    dtype, is_modern, listed = settings["dtype"], settings["model"] == "modernbert_base", []
     if dtype != "int8":
         listed.append(one("bert_tf", ours, "inference_ours", how="evaluate"))
     listed += [
@@ -48,12 +49,12 @@ def contestants(settings: dict[str, Any], arguments: argparse.Namespace) -> list
             one("Transformers, eager", torch, "inference_torch", compile=False),
             one("Transformers, torch.compile", torch, "inference_torch", compile=True),
         ]
-        if settings["input"] == "ids":
+        if settings["input"] == "ids" and not is_modern:
             listed += [
                 one("KerasHub", kerashub, "inference_kerashub", compile=False),
                 one("KerasHub, XLA", kerashub, "inference_kerashub", compile=True),
             ]
-    if dtype != "bfloat16":
+    if dtype != "bfloat16" and not is_modern:
         listed.append(one("ONNX Runtime, fused for BERT", onnx, "inference_onnx", mode=dtype))
     if settings["input"] == "ids":
         listed.append(one(CEILING, ours, "ceiling", **_products(settings)))
@@ -71,15 +72,10 @@ def _products(settings: dict[str, Any]) -> dict[str, Any]:
     """The ceiling's settings: all products of the encoder, at the rate of its dense ones."""
     config = _config(settings["model"])
     rows, length, hidden, layers = settings["batch"], settings["length"], config.hidden_size, config.num_layers
-    tokens, inner = sum(settings["lengths"]), config.intermediate_size
-    shapes = [
-        [tokens, hidden, 3 * hidden, layers],
-        [tokens, hidden, hidden, layers],
-        [tokens, hidden, inner, layers],
-        [tokens, inner, hidden, layers],
-    ]
-    attention = [tokens, hidden, length, 2 * layers]
-    flops = sum(times * 2 * m * k * n for m, k, n, times in [*shapes, attention])
+    tokens = sum(settings["lengths"])
+    shapes = side_by_side.dense_products(config, tokens)
+    attention = [[tokens, hidden, long_rows.keys(length, config, layer), 2] for layer in range(layers)]
+    flops = sum(times * 2 * m * k * n for m, k, n, times in [*shapes, *attention])
     return {"shapes": shapes, "flops": flops / rows, "unit": "sequences"}
 
 
@@ -87,7 +83,7 @@ def works(text: str) -> list[dict[str, Any]]:
     """The settings of each element of --work, a list of MODEL:BATCHxLENGTH or MODEL:BATCHxSHORTEST-LONGEST."""
 
     def settings(element: str) -> dict[str, Any]:
-        match = re.fullmatch(r"(tiny|mini|minilm|base|large):(\d+)x(?:(\d+)-)?(\d+)", element)
+        match = re.fullmatch(r"(tiny|mini|minilm|base|large|modernbert_base):(\d+)x(?:(\d+)-)?(\d+)", element)
         if not match:
             raise argparse.ArgumentTypeError(
                 f"{element!r} is not MODEL:BATCHxLENGTH, such as base:8x128 or base:8x16-128"

@@ -26,6 +26,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
+from bert_tf.config import BertConfig
+
 ROOT = pathlib.Path(__file__).parents[1]
 WORKERS = pathlib.Path(__file__).parent / "workers"
 CEILING = "ceiling"
@@ -275,6 +277,17 @@ def table(cases: Sequence[Mapping[str, Any]]) -> str:
                 f"{row['highest']:.3g} | {share} | {times} | {row['peak_megabytes'] / 1000:.1f} GB |"
             )
     return "\n".join(lines)
+
+
+def dense_products(config: BertConfig, tokens: int) -> list[list[int]]:
+    """The products of an encoder's dense layers for so many tokens, as the ceiling takes them: [m, k, n, times]."""
+    hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_layers
+    return [
+        [tokens, hidden, 3 * hidden, layers],
+        [tokens, hidden, hidden, layers],
+        [tokens, hidden, (config.feed_forward_matrices - 1) * inner, layers],
+        [tokens, inner, hidden, layers],
+    ]
 
 
 def machine() -> dict[str, Any]:

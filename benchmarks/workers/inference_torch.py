@@ -23,7 +23,9 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
 
     ids = torch.tensor(inference_inputs.ids(settings))
     mask = torch.tensor(inference_inputs.mask(settings))
-    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if hasattr(model.config, "type_vocab_size"):
+        inputs["token_type_ids"] = torch.zeros_like(ids)
 
     @torch.inference_mode()
     def step() -> Any:

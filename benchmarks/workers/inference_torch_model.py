@@ -1,13 +1,15 @@
-"""The model of inference.py's peers on PyTorch: BertModel, of random weights or MiniLM's."""
+"""The model of inference.py's peers on PyTorch: BertModel or ModernBertModel, of random weights or MiniLM's."""
 
 from typing import Any
 
 
 def bert(settings: dict[str, Any]) -> Any:
     import torch
-    from transformers import BertConfig, BertModel
+    from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
 
     torch.manual_seed(0)
+    if settings["model"] == "modernbert_base":  # as its config has it
+        return ModernBertModel(ModernBertConfig()).eval()
     if settings["model"] == "minilm":
         return BertModel.from_pretrained(settings["checkpoint"]).eval()
     layers, hidden, heads = settings["sizes"]

@@ -15,6 +15,7 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     from bert_tf.config import BertConfig, TrainConfig
     from bert_tf.inputs.batching import stream
     from bert_tf.model.encoder import BertEncoder
+    from bert_tf.tasks.masked_lm import MaskedLM
     from bert_tf.tasks.mlm_and_nsp import Pretraining
     from bert_tf.text import Tokenizer
     from bert_tf.text.base import BERT
@@ -26,7 +27,8 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     where = strategy.create(train=config)  # as the program does
     with where.scope():
         encoder = BertEncoder(BertConfig.from_name(settings["model"]), dtype=policy(settings["dtype"]))
-        task = Pretraining(Tokenizer(BERT), settings["length"])  # any tokenizer: only its special tokens are read
+        kind = MaskedLM if encoder.config.type_vocab_size == 0 else Pretraining
+        task = kind(Tokenizer(BERT), settings["length"])  # any tokenizer: only its special tokens are read
         model = task.build(encoder)
     trainer = Trainer(task, model, config.check(), where, config.steps)
     made = batches(settings)

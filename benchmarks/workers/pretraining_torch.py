@@ -13,20 +13,24 @@ from worker import Round, repeated, serve, versions, warmed_up
 def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     import torch
     from pretraining_batches import SIZES, VOCABULARY, batches
-    from transformers import BertConfig, BertForPreTraining
+    from transformers import BertConfig, BertForPreTraining, ModernBertConfig, ModernBertForMaskedLM
 
     torch.manual_seed(0)
-    layers, hidden = SIZES[settings["model"]]
-    model = BertForPreTraining(
-        BertConfig(
-            vocab_size=VOCABULARY, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 64,
-            intermediate_size=4 * hidden, hidden_act="gelu_pytorch_tanh",
-        )
-    )  # fmt: skip
+    is_modern = settings["model"] == "modernbert_base"
+    if is_modern:
+        model = ModernBertForMaskedLM(ModernBertConfig(sparse_prediction=settings["gather"]))
+    else:
+        layers, hidden = SIZES[settings["model"]]
+        model = BertForPreTraining(
+            BertConfig(
+                vocab_size=VOCABULARY, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 64,
+                intermediate_size=4 * hidden, hidden_act="gelu_pytorch_tanh",
+            )
+        )  # fmt: skip
     model.train()
     named = dict(model.named_parameters())
-    plain = [parameter for name, parameter in named.items() if name.endswith("bias") or "LayerNorm" in name]
-    decayed = [parameter for name, parameter in named.items() if not (name.endswith("bias") or "LayerNorm" in name)]
+    plain = [parameter for parameter in named.values() if parameter.ndim == 1]
+    decayed = [parameter for parameter in named.values() if parameter.ndim > 1]
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-4, eps=1e-6, fused=True)
 
@@ -37,6 +41,8 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
         return as_long | {"labels": labels}
 
     def loss_of(batch: dict[str, Any]) -> Any:
+        if is_modern:
+            return model(batch["input_word_ids"], batch["input_mask"], labels=batch["labels"]).loss
         inputs = (batch["input_word_ids"], batch["input_mask"], batch["input_type_ids"])
         if not settings["gather"]:
             outputs = model(*inputs, labels=batch["labels"], next_sentence_label=batch["next_sentence_labels"])

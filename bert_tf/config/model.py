@@ -239,11 +239,6 @@ class BertConfig:
         return self.position_offset + self.max_position_embeddings if self.positions == "table" else 0
 
     @property
-    def is_long(self) -> bool:
-        """Whether rows can be so long that not all scores of their attention exist at the same time."""
-        return self.max_position_embeddings > 512
-
-    @property
     def parts(self) -> Json:
         """The fields that make a block unlike BERT's, except for sizes, with their values."""
         names = [field.name for field in dataclasses.fields(self) if field.metadata.get("sparse")]

@@ -14,6 +14,7 @@ from bert_tf.config import BertConfig, FeatureConfig, to_dict
 from bert_tf.config.values import checked_arguments, shown
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output
+from bert_tf.model import long_rows
 from bert_tf.model.activations import erf_gelu
 from bert_tf.model.inputs import checked_inputs
 from bert_tf.model.layers import (
@@ -288,7 +289,7 @@ class BertEncoder(FunctionalModel):
 
 def _reads_mask(config: BertConfig, index: int, packed: bool = False) -> bool:
     """Whether a layer computes what it adds to its scores from the mask, for parts of a row, and not for all of it."""
-    return index in config.local_layers or (config.is_long and (packed or config.attention == "causal"))
+    return index in config.local_layers or (long_rows.is_long(config) and (packed or config.attention == "causal"))
 
 
 def _pooler(config: BertConfig, policy: keras.DTypePolicy) -> keras.layers.Layer:

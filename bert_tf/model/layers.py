@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig, from_dict, to_dict
 from bert_tf.errors import ConfigError
-from bert_tf.model import windows
+from bert_tf.model import long_rows
 from bert_tf.model.activations import Gated, activation
 from bert_tf.model.compute import (
     AttentionForm,
@@ -298,21 +298,21 @@ class SelfAttention(NumberedLayer):
             def heads_at(states: tf.Tensor, at: tf.Tensor) -> list[tf.Tensor]:
                 return self._heads(states, None if positions is None else at, tf.shape(states))
 
-            context = windows.local(compute, heads_at, qkv, seen, self._distance, causal, dropout)
+            context = long_rows.local(compute, heads_at, qkv, seen, self._distance, causal, dropout)
             return layout.without_padding(tf.reshape(context, [-1, self._width]))
         query, key, value = self._heads(qkv, positions, layout.shape)
-        if self.config.is_long:
-            context = windows.of_all(compute, query, key, value, seen, dropout, causal=causal)
+        if long_rows.is_long(self.config):
+            context = long_rows.of_all(compute, query, key, value, seen, dropout, causal=causal)
         else:
             context = compute(query, key, value, seen, dropout)
-        return layout.without_padding(windows.side_by_side(context))
+        return layout.without_padding(long_rows.side_by_side(context))
 
     def probabilities(self, inputs: tf.Tensor, seen: tf.Tensor, positions: tf.Tensor | None) -> tf.Tensor:
         """Attention probabilities without dropout: float32 [batch, heads, length, length]."""
         query, key, _ = self._heads(self.qkv(inputs), positions, tf.shape(inputs))
         if seen.shape.rank == 2:
             at = tf.expand_dims(tf.range(tf.shape(seen)[1]), 0)
-            seen = windows.visible((seen, at), (seen, at), self._distance, self.config.attention == "causal")
+            seen = long_rows.visible((seen, at), (seen, at), self._distance, self.config.attention == "causal")
         return InferredAttention().probabilities(query, key, seen)
 
     def _heads(self, states: tf.Tensor, positions: tf.Tensor | None, shape: tf.Tensor) -> list[tf.Tensor]:

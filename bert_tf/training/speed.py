@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.config import BertConfig, EncoderDistillation, PretrainingData
+from bert_tf.model import long_rows
 from bert_tf.model.replaced_tokens import generator_config
 from bert_tf.model.span_boundary import POSITION_SIZE
 from bert_tf.training.strategy import devices_of, parallel_parts
@@ -52,7 +54,8 @@ def row_flops(length: float, config: BertConfig, *, predictions: int = 0, pooled
     A product of [m, k] and [k, n] takes 2mkn. The backward pass has two products of the same size for each, one per
     factor. Not counted: all other operations (below 1% in BERT-base), the second forward pass of remat, and the
     embedding lookup. Padding is counted, because it goes through every product. So is the full length x length of
-    attention, also in rows of several sequences, where everything outside of the blocks is discarded.
+    attention, also in rows of several sequences, where everything outside of the blocks is discarded; and in local
+    layers all of a band.
 
     Args:
         length: positions of the row; the mean where rows differ.
@@ -63,7 +66,9 @@ def row_flops(length: float, config: BertConfig, *, predictions: int = 0, pooled
     attended = sum(config.layer_heads) * config.head_size  # columns of all layers
     # Query, key, value and output are four of [hidden, attended]; the feed-forward network is two, or three.
     dense = 2 * hidden * (4 * attended + config.feed_forward_matrices * sum(config.layer_intermediates))
-    attention = 2 * 2 * length * attended  # attention scores and weighted sum of the values, of one position with all
+    keys = (long_rows.keys(length, config, layer) for layer in range(config.num_layers))
+    # Attention scores and weighted sum of the values, of one position with all that it may attend to.
+    attention = 2 * 2 * config.head_size * sum(map(operator.mul, keys, config.layer_heads))
     projected = 2 * config.embedding_size * hidden
     predicted = 2 * width * (hidden + config.vocab_size)
     labelled = 2 * hidden * (hidden + 2)

@@ -266,6 +266,13 @@ def test_the_operations_of_a_gated_network_are_counted():
     assert row_flops(10, gated) - row_flops(10, plain) == 3 * 10 * 2 * 2 * 32 * 64  # a third matrix in two layers
 
 
+def test_the_operations_of_local_attention_are_those_of_its_bands():
+    config = small_config(**LOCAL)
+    for length, keys in ((12, 12), (24, 12), (600, 12)):
+        whole, local = row_flops(length, small_config()), row_flops(length, config)
+        assert whole - local == 3 * 2 * 2 * 32 * length * (length - keys)  # of one layer
+
+
 def exported_encoder(**config):
     """One whose vocabulary and positions are those of the exports."""
     sizes = {"vocab_size": len(VOCABULARY), "max_position_embeddings": LENGTH}

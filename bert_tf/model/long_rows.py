@@ -1,5 +1,5 @@
-"""Attention of long rows, in parts, so that no matrix [length, length] exists: `local`, in windows with what lies
-around them, and `of_all`, for some of the queries at a time.
+"""Attention of long rows without a matrix [length, length]: `local` cuts them into bands, and `of_all` computes the
+scores of some queries at a time.
 """
 
 import dataclasses
@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from bert_tf.config import BertConfig
 from bert_tf.model.compute import AttentionForm
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.mode import Seeds, computing, current, fold_in
@@ -20,20 +21,20 @@ _SCORES = 2**21
 _FEWEST = 16  # queries
 
 
-class Windows:
-    """Rows of one length, cut into windows of twice the distance that their tokens reach.
+class Bands:
+    """Rows of one length, cut into bands of twice as many tokens as each of them reaches to either side.
 
-    Every window is a row of its own, whose keys are its tokens and, on each side, as many as these reach.
+    Every band is a row of its own, whose keys are its tokens and those that these reach before and after it.
 
     Args:
         length: int32 [], of the rows.
         distance: how far a token reaches.
     """
 
-    WHOLE = 4
+    WHOLE = 4  # distances that a band's keys have
 
     def __init__(self, length: tf.Tensor, distance: int) -> None:
-        # Rows that are no longer than the keys of a window would be, are one window.
+        # Rows that are no longer than the keys of a band would be, are one band.
         is_whole = length <= self.WHOLE * distance
         self._length = length
         self._size = tf.where(is_whole, length, 2 * distance)
@@ -41,18 +42,18 @@ class Windows:
         self._count = _parts(length, self._size)
 
     def of_queries(self, states: tf.Tensor) -> tf.Tensor:
-        """[batch, length, size] -> [batch * windows, tokens of a window, size]."""
+        """[batch, length, size] -> [batch * bands, tokens of a band, size]."""
         return tf.reshape(self._padded(states), tf.stack([-1, self._size, states.shape[-1]]))
 
     def of_keys(self, states: tf.Tensor) -> tf.Tensor:
-        """[batch, length, size] -> [batch * windows, keys of a window, size]; zeros before and after the row."""
+        """[batch, length, size] -> [batch * bands, keys of a band, size]; zeros before and after the row."""
         shape = [tf.shape(states)[0], self._count, self._size, states.shape[-1]]
-        windows = tf.reshape(self._padded(states), tf.stack(shape))
-        last, first = windows[:, :-1, self._size - self._margin :], windows[:, 1:, : self._margin]
+        bands = tf.reshape(self._padded(states), tf.stack(shape))
+        last, first = bands[:, :-1, self._size - self._margin :], bands[:, 1:, : self._margin]
         before = tf.pad(last, [[0, 0], [1, 0], [0, 0], [0, 0]])
         after = tf.pad(first, [[0, 0], [0, 1], [0, 0], [0, 0]])
         keys = self._size + 2 * self._margin
-        return tf.reshape(tf.concat([before, windows, after], 2), tf.stack([-1, keys, states.shape[-1]]))
+        return tf.reshape(tf.concat([before, bands, after], 2), tf.stack([-1, keys, states.shape[-1]]))
 
     def back(self, states: tf.Tensor) -> tf.Tensor:
         """The inverse of `of_queries`, from all rows [rows, size]."""
@@ -61,13 +62,23 @@ class Windows:
 
     @property
     def positions(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Those of the queries and of the keys of a window, from its first key: int32 [1, tokens], [1, keys]."""
+        """Those of the queries and of the keys of a band, from its first key: int32 [1, tokens], [1, keys]."""
         keys = tf.range(self._size + 2 * self._margin)
         return tf.expand_dims(keys[self._margin : self._margin + self._size], 0), tf.expand_dims(keys, 0)
 
     def _padded(self, states: tf.Tensor) -> tf.Tensor:
-        """[batch, length, size] -> [batch, windows * tokens of a window, size]."""
+        """[batch, length, size] -> [batch, bands * tokens of a band, size]."""
         return tf.pad(states, [[0, 0], [0, self._count * self._size - self._length], [0, 0]])
+
+
+def is_long(config: BertConfig) -> bool:
+    """Whether the encoder's rows can be so long that they are cut."""
+    return config.max_position_embeddings > UNCUT
+
+
+def keys(length: float, config: BertConfig, layer: int) -> float:
+    """With how many positions of a row this layer compares each one."""
+    return min(length, Bands.WHOLE * config.local_distance) if layer in config.local_layers else length
 
 
 def _parts(length: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
@@ -120,15 +131,15 @@ def local(
     Returns:
         [batch, length, heads * head_size].
     """
-    windows, width = Windows(tf.shape(qkv)[1], distance), qkv.shape[-1] // 3
+    bands, width = Bands(tf.shape(qkv)[1], distance), qkv.shape[-1] // 3
     query, others = qkv[:, :, :width], qkv[:, :, width:]
-    at_query, at_key = windows.positions
-    (query,) = heads(windows.of_queries(query), at_query)
-    key, value = heads(windows.of_keys(others), at_key)
+    at_query, at_key = bands.positions
+    (query,) = heads(bands.of_queries(query), at_query)
+    key, value = heads(bands.of_keys(others), at_key)
     numbers = tf.expand_dims(mask, 2)
-    of_query, of_key = (tf.squeeze(part(numbers), 2) for part in (windows.of_queries, windows.of_keys))
+    of_query, of_key = (tf.squeeze(part(numbers), 2) for part in (bands.of_queries, bands.of_keys))
     bias = visible((of_query, at_query), (of_key, at_key), distance, causal)
-    return windows.back(side_by_side(attention(query, key, value, bias, dropout)))
+    return bands.back(side_by_side(attention(query, key, value, bias, dropout)))
 
 
 def side_by_side(heads: tf.Tensor) -> tf.Tensor:
