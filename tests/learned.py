@@ -178,7 +178,10 @@ TOKENIZERS: dict[str, Callable[[], BaseTokenizer]] = {
     "bytes": lambda: sentence_piece(byte_fallback=True),
     "camembert": camembert,
     "albert": lambda: albert_tokenizer(albert_model()),
+    "gemma": lambda: gemma().tokenizer,
 }
+# With those that need settings beside their files.
+ALL_TOKENIZERS = TOKENIZERS | {"modern": lambda: modern().tokenizer}
 
 
 def _trained(text: list[str], lowered: bool = False, **settings: Any) -> bytes:

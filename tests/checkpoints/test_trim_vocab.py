@@ -20,7 +20,8 @@ from tests.checkpoints import e5
 from tests.checkpoints.small import assert_same, small_checkpoint
 from tests.checkpoints.test_adapt import with_slots
 from tests.errors import raises
-from tests.learned import TEXTS, TOKENIZERS, lines
+from tests.learned import ALL_TOKENIZERS, TEXTS, lines
+from tests.model.small import MODERNBERT
 from tests.packages import shared
 
 # With characters and words that no vocabulary has: their score, or the place where a match fails, must not change.
@@ -45,8 +46,9 @@ def names(tokenizer, texts):
 
 @functools.cache
 def checkpoint_of(kind, head="masked_lm"):
-    tokenizer = TOKENIZERS[kind]()
-    return dataclasses.replace(small_checkpoint(head, vocab_size=tokenizer.vocab_size), tokenizer=tokenizer)
+    tokenizer = ALL_TOKENIZERS[kind]()
+    family = MODERNBERT | {"pooler": False} if kind in ("modern", "gemma") else {}
+    return dataclasses.replace(small_checkpoint(head, vocab_size=tokenizer.vocab_size, **family), tokenizer=tokenizer)
 
 
 @functools.cache
@@ -55,7 +57,7 @@ def trimmed(kind, characters=True):
 
 
 @pytest.mark.parametrize("characters", [True, False])
-@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("kind", ALL_TOKENIZERS)
 def test_the_corpus_keeps_its_tokens_with_fewer_pieces(kind, characters):
     before, after = checkpoint_of(kind).tokenizer, trimmed(kind, characters)[0].tokenizer
     assert names(after, corpus()) == names(before, corpus())
@@ -67,7 +69,7 @@ def test_the_corpus_keeps_its_tokens_with_fewer_pieces(kind, characters):
     assert [piece for piece in before.vocab if piece in kept] == after.vocab  # in the same order
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("kind", ALL_TOKENIZERS)
 def test_other_texts_get_no_more_unknown_tokens(kind):
     before, after = checkpoint_of(kind).tokenizer, trimmed(kind)[0].tokenizer
     counts = [np.sum(one.tokenize(others()).values.numpy() == one.unk_id) for one in (before, after)]
@@ -75,7 +77,7 @@ def test_other_texts_get_no_more_unknown_tokens(kind):
     assert names(before, others()) != names(after, others())
 
 
-@pytest.mark.parametrize("kind", ["unigram", "bpe", "bytes"])
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "bytes", "gemma"])
 def test_sentencepiece_itself_segments_the_corpus_as_before(kind):
     models = [one.tokenizer.model for one in (checkpoint_of(kind), trimmed(kind)[0])]
     before, after = (sentencepiece.SentencePieceProcessor(model_proto=model) for model in models)
@@ -166,7 +168,7 @@ def corpus_file(tmp_path):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("kind", ALL_TOKENIZERS)
 def test_every_format_holds_a_trimmed_model(kind, format, tmp_path, corpus_file):
     if format == "google" and kind != "wordpiece":
         pytest.skip("google-research/bert has WordPiece alone")
@@ -188,7 +190,7 @@ def test_every_format_holds_a_trimmed_model(kind, format, tmp_path, corpus_file)
         assert_same(again, dataclasses.replace(trimmed(kind)[0]))
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("kind", ALL_TOKENIZERS)
 def test_transformers_gives_the_corpus_the_same_tokens(kind, tmp_path, corpus_file):
     transformers = pytest.importorskip("transformers")
     source = str(tmp_path / "source")

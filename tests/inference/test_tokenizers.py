@@ -12,10 +12,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 from bert_tf.inference.check import check_ops
 from bert_tf.inference.samples import Request
 from tests.inference import runtimes
-from tests.learned import TOKENIZERS, modern
+from tests.learned import ALL_TOKENIZERS
 from tests.pages import ROOT
 
-KINDS = TOKENIZERS | {"modern": lambda: modern().tokenizer}
 SIGNATURE = tf.TensorSpec([None], tf.string, name="text")
 
 
@@ -40,7 +39,7 @@ def exported(tmp_path_factory):
 
     @functools.cache
     def made(kind):
-        model, path = Tokenized(KINDS[kind]()), str(tmp_path_factory.mktemp(kind) / "1")
+        model, path = Tokenized(ALL_TOKENIZERS[kind]()), str(tmp_path_factory.mktemp(kind) / "1")
         tf.saved_model.save(model, path, signatures=model.run)
         return path, model
 
@@ -68,7 +67,7 @@ def texts():
 # Other kinds are made of the same ops as "unigram".
 QUICK = ("wordpiece", "byte_bpe", "unigram", "albert", "modern")
 each_kind = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in QUICK)) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in QUICK)) for kind in ALL_TOKENIZERS]
 )
 
 
@@ -121,7 +120,7 @@ ROWS = {
 @each_kind
 def test_the_documented_ops_of_tf_text_are_those_in_the_graphs(exported, kind, tmp_path):
     expected, more = documented()[ROWS.get(kind, "SentencePiece")]
-    plain = Plain(KINDS[kind]())
+    plain = Plain(ALL_TOKENIZERS[kind]())
     tf.saved_model.save(plain, str(tmp_path), signatures=plain.run)
     assert of_tf_text(tmp_path) == expected
     assert of_tf_text(exported(kind)[0]) == expected | more
@@ -131,7 +130,7 @@ def test_the_documented_ops_of_tf_text_are_those_in_the_graphs(exported, kind, t
 @pytest.mark.parametrize("version", ["2.21", "2.20", "2.17", "2.12"])
 def test_the_c_api_of_each_version_gives_the_same_tokens(exported, texts, version):
     python = runtimes.python(version)
-    for path, model in map(exported, KINDS):
+    for path, model in map(exported, ALL_TOKENIZERS):
         expected = {name: value.numpy() for name, value in model.run(tf.constant(texts)).items()}
         request = Request("serving_default", "texts", {"text": np.array(texts, object)})
         ((answer,),) = runtimes.by_c_api([(path, [request])], python, log=(log := []))
