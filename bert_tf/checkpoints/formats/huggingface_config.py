@@ -63,6 +63,7 @@ class Settings(TypedDict, total=False):
     architectures: list[str] | None
     hidden_act: str
     activation: str
+    activation_function: str
     num_hidden_layers: int
     max_position_embeddings: int
     rope_parameters: Json | None

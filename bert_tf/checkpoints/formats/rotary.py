@@ -45,6 +45,8 @@ def base_of(rotary: Json, old: float | None, default: float, file: str) -> float
         default: if nothing names it.
         file: path of config.json, for errors.
     """
+    if not isinstance(rotary, dict):
+        raise DataError(f"{file}: rope_parameters has {rotary!r}; expected an object")
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     if kind != "default":
         raise DataError(f"{file}: rope_type {kind!r}; expected 'default': nothing else is supported")

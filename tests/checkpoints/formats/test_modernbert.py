@@ -40,6 +40,7 @@ def test_both_kinds_of_keys_are_read(settings):
 
 REFUSED = {
     "rope_type": ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, ["rope_type 'yarn'", "'default'"]),
+    "object": ({"rope_parameters": {"full_attention": 3}}, ["rope_parameters has 3; expected an object"]),
     "scaling": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ["rope_type 'linear'", "'default'"]),
     "types": ({"layer_types": ["full_attention", "chunked_attention"] * 11}, ["layer_types has 'chunked_attention'"]),
     "count": ({"layer_types": TYPES[:21]}, ["layer_types has 21 entries", "the 22 of num_hidden_layers"]),
