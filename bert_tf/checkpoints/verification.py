@@ -209,7 +209,10 @@ def _with_transformers(path: str, checkpoint: Checkpoint, features: dict[str, Ar
             raise DataError(f"{path}: Transformers cannot run it: {reason}")
         outputs = dict(np.load(files[1]))
     version = outputs.pop("version")
-    outputs["sequence_output"] = outputs[f"layer_{checkpoint.config.num_layers - 1}"]
+    last = f"layer_{checkpoint.config.num_layers - 1}"
+    outputs["sequence_output"] = outputs[last]
+    if checkpoint.config.norm == "pre":  # there, after the norm that follows all layers
+        del outputs[last]
     # A class that Transformers does not have is run without its head.
     names = _LOGITS | ({"logits": head.output} if head else {})
     outputs = {names.get(name, name): value for name, value in outputs.items()}

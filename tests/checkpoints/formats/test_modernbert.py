@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bert_tf import BertConfig
-from bert_tf.checkpoints import load_model
+from bert_tf.checkpoints import directory, load_model
+from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.formats import huggingface, huggingface_config
 from bert_tf.errors import DataError
 from tests.checkpoints.small import small_checkpoint
@@ -94,3 +95,13 @@ def test_a_model_without_a_pattern_of_layers_is_written_in_new_keys_alone(tmp_pa
             np.testing.assert_array_equal(again.tensors[path].read(), tensor.read())
     assert settings[1,]["global_attn_every_n_layers"] == 2
     assert "global_attn_every_n_layers" not in settings[0, 1]
+
+
+@pytest.mark.slow
+def test_a_conversion_is_verified_by_transformers_which_has_the_last_layer_after_its_norm(tmp_path):
+    pytest.importorskip("transformers")
+    checkpoint = small_checkpoint("classification", **MODERNBERT)
+    directory.write(checkpoint, str(tmp_path / "ours"))
+    found = convert(str(tmp_path / "ours"), "huggingface", str(tmp_path / "theirs"), verify=True)["verification"]
+    assert found["output_run_by"].startswith("transformers")
+    assert found["differences"].keys() == {"layer_0", "sequence_output", "logits"}
