@@ -378,7 +378,7 @@ def test_a_run_killed_after_its_last_checkpoint_writes_model_and_results_on_resu
 
     longer = {"train": dataclasses.replace(TRAIN, steps=3), "accept_config_change": True}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(directory, "save", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(directory, "save_all", Mock(side_effect=KeyboardInterrupt))
         pretrain(sentences(), **longer)
     results = pretrain(sentences(), **longer)
     assert results["steps"] == 3 and json.loads((model / "results.json").read_text())["steps"] == 3
