@@ -13,12 +13,12 @@ from tests.sessions import ForkedSession
 sys.modules.setdefault("triton", None)
 
 
-# The longest files: one of them at the end would leave the other process without work.
-LONG = ("tests/inference", "tests/inputs", "tests/test_programs", "tests/training")
+# The longest first: one of them at the end would leave the other process without work.
+LONG = ("tests/test_pages", "tests/inference", "tests/inputs", "tests/test_programs", "tests/training")
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    items.sort(key=lambda item: [*map(item.nodeid.startswith, LONG), True].index(True))
 
 
 def pytest_collection_finish():

