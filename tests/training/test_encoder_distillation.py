@@ -183,7 +183,7 @@ def test_micro_batches_and_rematerialization_leave_the_result_as_it_is(trained, 
     assert difference(weights_of(model_dir), weights_of(tmp_path / "split")) < 1e-5
 
 
-def distil_on_two_replicas(corpora, model_dir, objective):
+def distil_on_two_replicas(corpora, folder):
     """Entry point of a process with two devices."""
     import pathlib
 
@@ -193,15 +193,22 @@ def distil_on_two_replicas(corpora, model_dir, objective):
     virtual_devices(2)
     strategy = create("mirrored")
     assert strategy.num_replicas_in_sync == 2
-    distil(pathlib.Path(corpora), model_dir, objective, strategy=strategy)
+    for objective in LOSSES:
+        distil(pathlib.Path(corpora), pathlib.Path(folder) / objective, objective, strategy=strategy)
+
+
+@pytest.fixture(scope="module")
+def on_two_replicas(corpora, tmp_path_factory):
+    """A folder with a run of each objective."""
+    folder = tmp_path_factory.mktemp("two")
+    finish(start("tests.training.test_encoder_distillation", corpora, folder))
+    return folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", LOSSES)
-def test_two_replicas_compute_what_one_computes(corpora, tmp_path, objective):
-    finish(start("tests.training.test_encoder_distillation", corpora, tmp_path / "two", objective))
-    distil(corpora, tmp_path / "one", objective)
-    assert difference(weights_of(tmp_path / "one"), weights_of(tmp_path / "two")) < 1e-5
+def test_two_replicas_compute_what_one_computes(trained, on_two_replicas):
+    objective, model_dir, _ = trained
+    assert difference(weights_of(model_dir), weights_of(on_two_replicas / objective)) < 1e-5
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from bert_tf.training import evaluation, step
 from bert_tf.training.strategy import cores, create, is_chief, parallel_parts
 from tests.errors import raises
 from tests.training.processes import cluster, finish, start
-from tests.training.replicas import train
+from tests.training.replicas import CASES, train
 from tests.training.small import difference
 
 # Relative difference of the numbers of masks that losses are divided by. Each microbatch adds 1e-5, and two replicas
@@ -26,6 +26,20 @@ def mirrored(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mirrored")
     mirror(folder, "uneven")
     return folder
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """A folder with the results of two replicas for the slow cases."""
+    folder = tmp_path_factory.mktemp("others")
+    mirror(folder, *(case for case in CASES if case != "uneven"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def clipped(tmp_path_factory):
+    """The results of one replica for the case "clipped"."""
+    return train(create("one_device"), tmp_path_factory.mktemp("clipped"), "clipped")
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +86,8 @@ def test_a_replica_trains_and_evaluates_in_parts_as_in_one(tmp_path, one, three_
 
 
 @pytest.mark.slow
-def test_a_replica_clips_and_recomputes_in_parts_as_in_one(tmp_path, request):
-    whole = train(create("one_device"), tmp_path / "whole", "clipped")
-    request.getfixturevalue("three_parts")
-    assert_same(train(create("one_device"), tmp_path / "parts", "clipped"), whole)
+def test_a_replica_clips_and_recomputes_in_parts_as_in_one(tmp_path, clipped, three_parts):
+    assert_same(train(create("one_device"), tmp_path, "clipped"), clipped)
 
 
 @pytest.mark.skipif(cores() not in (2, 3, 4), reason="batches are computed in parts on two to four cores")
@@ -91,43 +103,38 @@ def test_programs_compute_a_part_of_a_batch_on_each_core():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["uneven BERT", "clipped"])
-def test_two_replicas_train_bert_like_one(case, tmp_path):
-    mirror(tmp_path, case)
-    one = train(create("one_device"), tmp_path, case)
-    assert_same(one, np.load(tmp_path / f"{case}.npz"), DIVISORS[case])
+def test_two_replicas_train_bert_like_one(others, clipped, tmp_path):
+    uneven = train(create("one_device"), tmp_path, "uneven BERT")
+    for case, one in (("uneven BERT", uneven), ("clipped", clipped)):
+        assert_same(one, np.load(others / f"{case}.npz"), DIVISORS[case])
 
 
 @pytest.mark.slow
-def test_two_replicas_fine_tune_for_int8_like_one(tmp_path):
-    mirror(tmp_path, "int8")
+def test_two_replicas_fine_tune_for_int8_like_one(others, tmp_path):
     # An input close to the middle between two whole numbers is rounded up on one and down on the other.
-    found, expected = np.load(tmp_path / "int8.npz"), train(create("one_device"), tmp_path / "one", "int8")
+    found, expected = np.load(others / "int8.npz"), train(create("one_device"), tmp_path, "int8")
     assert difference(expected, found) < 0.02
     for name in ("evaluation", "curve/loss"):
         np.testing.assert_allclose(expected[name], found[name], rtol=1e-3)
 
 
 @pytest.mark.slow
-def test_two_compiled_replicas_train_like_one_that_is_not_compiled(tmp_path):
-    mirror(tmp_path, "compiled")
+def test_two_compiled_replicas_train_like_one_that_is_not_compiled(others, tmp_path):
     one = train(create("one_device"), tmp_path, "compiled", jit_compile="off")
-    assert_same(one, np.load(tmp_path / "compiled.npz"), 1e-5 / 8)
+    assert_same(one, np.load(others / "compiled.npz"), 1e-5 / 8)
 
 
 @pytest.mark.slow
-def test_if_replicas_are_normalized_separately_two_equal_two_micro_batches_of_one(tmp_path):
-    mirror(tmp_path, "google")
-    two = np.load(tmp_path / "google.npz")
+def test_if_replicas_are_normalized_separately_two_equal_two_micro_batches_of_one(others, tmp_path):
+    two = np.load(others / "google.npz")
     assert_same(train(create("one_device"), tmp_path / "parts", "google", accumulation=2), two)
     whole = train(create("one_device"), tmp_path / "whole", "google")
     assert difference(whole, two) > 1e-2
 
 
 @pytest.mark.slow
-def test_an_overflow_on_one_replica_skips_the_update_on_all_and_the_scale_grows_again(tmp_path):
-    mirror(tmp_path, "half")
-    two, one = np.load(tmp_path / "half.npz"), train(create("one_device"), tmp_path, "half")
+def test_an_overflow_on_one_replica_skips_the_update_on_all_and_the_scale_grows_again(others, tmp_path):
+    two, one = np.load(others / "half.npz"), train(create("one_device"), tmp_path, "half")
     for found in (one, two):
         assert found["updates"] == 4  # of five
         # Two good updates, the overflow, two good ones: doubled, halved, doubled.
@@ -163,8 +170,7 @@ def test_the_error_for_an_unknown_strategy_lists_the_known_ones():
 
 
 @pytest.mark.slow
-def test_two_worker_processes_train_and_evaluate_like_one(tmp_path):
+def test_two_worker_processes_train_and_evaluate_like_one(tmp_path, clipped):
     arguments = ("tests.training.replicas", "multi_worker", tmp_path, "clipped")
     finish(*(start(*arguments, environment=environment) for environment in cluster(2)))
-    one = train(create("one_device"), tmp_path / "one", "clipped")
-    assert_same(one, np.load(tmp_path / "clipped.npz"), DIVISORS["clipped"])
+    assert_same(clipped, np.load(tmp_path / "clipped.npz"), DIVISORS["clipped"])
