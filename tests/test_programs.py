@@ -330,7 +330,7 @@ def test_a_format_needs_an_export(programs, folder):
 @pytest.mark.slow
 def test_the_memory_of_predict_does_not_grow_with_the_file(folder, finetuned):
     peaks = []
-    for count in (20_000, 200_000):
+    for count in (10_000, 100_000):
         with open(folder / "many.jsonl", "w") as file:
             file.writelines(
                 json.dumps({"sentence": f"a good film, seen {number} times"}) + "\n" for number in range(count)
@@ -340,7 +340,7 @@ def test_the_memory_of_predict_does_not_grow_with_the_file(folder, finetuned):
         peaks.append(peak_memory(*predict, f"--data_dir={folder}/many.jsonl", "--batch_size=256"))
         with open(folder / f"many-{count}.jsonl") as file:
             assert sum(1 for _ in file) == count
-    # All texts and predictions together would need some 200 MB more.
+    # All texts and predictions together would need some 100 MB more.
     assert peaks[1] < peaks[0] + 50e6, peaks
 
 
@@ -535,7 +535,7 @@ def test_a_full_disk_is_a_one_line_error_and_the_run_can_be_resumed(programs, fo
     if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("needs the right to mount")
     try:
-        every = "--config.train.save_every=50", "--config.train.keep=100", "--config.train.steps=1000"
+        every = "--config.train.save_every=20", "--config.train.keep=100", "--config.train.steps=400"
         command = "pretrain", f"--config={folder}/pretrain.py", *every
         model = disk / "model"
         done = programs(*command, f"--model_dir={model}")
@@ -544,7 +544,7 @@ def test_a_full_disk_is_a_one_line_error_and_the_run_can_be_resumed(programs, fo
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
 
         def fill(_):
-            wait_for(lambda: (model / "checkpoints/step-50.index").exists())
+            wait_for(lambda: (model / "checkpoints/step-20.index").exists())
             with contextlib.suppress(OSError):
                 (disk / "other").write_bytes(b"x" * shutil.disk_usage(disk).free)
 
