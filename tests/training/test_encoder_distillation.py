@@ -183,25 +183,11 @@ def test_micro_batches_and_rematerialization_leave_the_result_as_it_is(trained, 
     assert difference(weights_of(model_dir), weights_of(tmp_path / "split")) < 1e-5
 
 
-def distil_on_two_replicas(corpora, folder):
-    """Entry point of a process with two devices."""
-    import pathlib
-
-    from bert_tf.training.strategy import create
-    from tests.training.processes import virtual_devices
-
-    virtual_devices(2)
-    strategy = create("mirrored")
-    assert strategy.num_replicas_in_sync == 2
-    for objective in LOSSES:
-        distil(pathlib.Path(corpora), pathlib.Path(folder) / objective, objective, strategy=strategy)
-
-
 @pytest.fixture(scope="module")
 def on_two_replicas(corpora, tmp_path_factory):
     """A folder with a run of each objective."""
     folder = tmp_path_factory.mktemp("two")
-    finish(start("tests.training.test_encoder_distillation", corpora, folder))
+    finish(start("tests.training.distilled_replicas", corpora, folder))
     return folder
 
 
@@ -278,9 +264,3 @@ def test_a_teacher_is_needed_must_exist_and_must_have_the_tokenizer(corpora, tmp
     config.tokenizer = TokenizerConfig(vocab=str(corpora / "vocab.txt"))  # the same
     place, teacher = Place(str(tmp_path / "model"), STRATEGY), Start.open(corpora / "teacher")
     assert EncoderDistillationRun(config, place, teacher=teacher).tokenizer.vocab == WORDS
-
-
-if __name__ == "__main__":
-    import sys
-
-    distil_on_two_replicas(*sys.argv[1:])
