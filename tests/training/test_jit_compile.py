@@ -80,9 +80,8 @@ def test_every_fine_tuning_task_compiles_for_batches_of_few_lengths(tmp_path, na
         keras.utils.set_random_seed(0)
         strategy = create("one_device")
         model = task.build(BertEncoder(small_config(num_layers=1, dropout=0.0), dtype="float32"))
-        config = TrainConfig(
-            batch_size=8, steps=14, learning_rate=1e-4, log_every=1, steps_per_call=7
-        )  # a partial batch and a new epoch
+        # A partial batch and a new epoch.
+        config = TrainConfig(batch_size=8, steps=14, learning_rate=1e-4, log_every=1, steps_per_call=7)
         trained = Trainer(task, model, config, strategy, config.steps, jit_compile=compiled)
         source = Input(lambda epoch: batches(epoch, compiled))
         points = loop_of(trained, [source], str(tmp_path / str(compiled)), name).run().points
