@@ -101,7 +101,7 @@ def test_a_run_with_masking_on_the_device_has_the_weights_and_metrics_of_one_on_
         config = BertConfig(vocab_size=tokenizer.vocab_size, max_position_embeddings=32, attention_dropout=0.0, **shape)
         with strategy.scope():
             model = task.build(BertEncoder(config, dtype="float32"))
-        train = TrainConfig(batch_size=8, steps=3, log_every=1, accumulation=accumulation, dtype="float32")
+        train = TrainConfig(batch_size=8, steps=3, learning_rate=1e-3, accumulation=accumulation, dtype="float32")
         trainer = Trainer(task, model, train, strategy, 3)
         source = Input(epochs(corpus, data))
         if mask_on == "device":
