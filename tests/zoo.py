@@ -22,7 +22,7 @@ import bert_tf
 from bert_tf.checkpoints import directory
 from bert_tf.tasks.masked_lm import MaskedLM
 from tests.learned import learned
-from tests.model.small import FAMILY, PIECES, randomize, small_config
+from tests.model.small import FAMILY, MODERNBERT, PIECES, randomize, small_config
 
 ROOT = pathlib.Path(__file__).parent.parent
 LENGTH = 32  # of all models
@@ -83,12 +83,12 @@ def kept(name: str, make: Callable[[], object]):
 
 
 def pretrained(kind: str = "wordpiece", member: str = "") -> str:
-    """Folder of a masked language model of BERT, or of a member of `FAMILY`, with a tokenizer of `learned.KINDS`."""
+    """Folder of a masked language model of BERT, or of a member of the family, with a tokenizer of `learned.KINDS`."""
 
     def make(path: pathlib.Path) -> None:
         keras.utils.set_random_seed(0)
         tokenizer = bert_tf.Tokenizer(VOCABULARY) if kind == "wordpiece" else learned(kind).tokenizer
-        shape = {"num_layers": 2} | FAMILY[member] if member else {}
+        shape = {"num_layers": 2} | (FAMILY | {"modernbert": MODERNBERT})[member] if member else {}
         task, own = MaskedLM(tokenizer, LENGTH), encoder(tokenizer.vocab_size, **shape)
         directory.save(str(path), randomize(task.build(own)), own, task)
 

@@ -240,6 +240,11 @@ def check_teacher(
                 f"the teacher {found}; choose a divisor of both: {', '.join(map(str, both))}"
             )
     elif objective == "tinybert":
+        if "rotary" in (student.positions, teacher.positions):
+            raise ConfigError(
+                f"the student's positions are {student.positions!r}, the teacher's {teacher.positions!r}, and "
+                "data.objective=tinybert compares queries and keys before they are rotated; set data.objective=minilm"
+            )
         if teacher.num_layers % student.num_layers:
             raise ConfigError(
                 f"model.num_layers is {student.num_layers}, which does not divide the {teacher.num_layers} layers of "

@@ -15,7 +15,10 @@ from bert_tf.checkpoints import load_model
 from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.formats import huggingface
 from bert_tf.checkpoints.tensor import tensor_of
+from bert_tf.checkpoints.tokenizer_files.files import SPECIAL_NAMES
 from bert_tf.inference.session import Session
+from bert_tf.text.base import BERT, GEMMA
+from tests import learned
 from tests.checkpoints.small import FAMILIES, HEADS_OF, assert_same_tokenizer, model_of, small_checkpoint
 from tests.errors import raises
 from tests.learned import SIZE, TOKENIZERS, albert_model, sentence_piece_model
@@ -84,7 +87,7 @@ OWN_GELU = (
 def make(name, *, seed=0, hidden_act="gelu", **settings):
     """A Transformers model of a class, with every weight random, in eval mode."""
     torch.manual_seed(seed)
-    kind = getattr(transformers, name)
+    kind = class_of(name)
     labels = {"id2label": LABELS, "label2id": {label: number for number, label in LABELS.items()}}
     named = labels if name.endswith(LABELLED) else {}
     model_type = kind.config_class.model_type
@@ -161,9 +164,14 @@ def assert_same_answers(theirs, model, inputs, atol=1e-5):
         np.testing.assert_allclose(other, value, atol=atol, rtol=1e-5, err_msg=name)
 
 
-def opened(kind, path, **options):
+def class_of(name):
+    """Transformers' class; of a name with "MmBert", ModernBERT's."""
+    return getattr(transformers, name.replace("MmBert", "ModernBert"))
+
+
+def opened(name, path, **options):
     """A model opened by Transformers without warnings."""
-    model, info = getattr(transformers, kind).from_pretrained(path, output_loading_info=True, **options)
+    model, info = class_of(name).from_pretrained(path, output_loading_info=True, **options)
     complaints = {name: list(info[name]) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     assert not any(complaints.values()), complaints
     return model.eval()
@@ -384,13 +392,21 @@ def texts_for(name):
 
 
 def with_tokenizer(name, path):
-    """A directory of a random model of a class and the vocabulary that the class is published with; and the model."""
+    """A directory of a random model of a class and the vocabulary that it is published with; and the model."""
     path.mkdir()
-    model_type = getattr(transformers, name).config_class.model_type
+    modern = {"ModernBert": (learned.modern, BERT), "MmBert": (learned.gemma, GEMMA)}
+    found = next((made for stem, made in modern.items() if name.startswith(stem)), None)
+    model_type = class_of(name).config_class.model_type
     kind = "wordpiece" if model_type in TOKENIZER_CLASSES else {"roberta": "byte_bpe"}.get(model_type)
     if kind:
         TOKENIZERS[kind]().save(path)
         size = TOKENIZERS[kind]().vocab_size
+    elif found:
+        library, names = found[0]().reference, dict(zip(SPECIAL_NAMES, found[1], strict=True))
+        (path / "tokenizer.json").write_text(library.to_str(), encoding="utf-8")
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
+        (path / "tokenizer_config.json").write_text(json.dumps(settings | names))
+        size = library.get_vocab_size()
     elif model_type == "albert":
         (path / "spiece.model").write_bytes(albert_model())
         size = SIZE
@@ -417,6 +433,8 @@ def with_tokenizer(name, path):
         *("DistilBertForSequenceClassification", "DistilBertForQuestionAnswering", "DistilBertForMaskedLM"),
         *("ElectraForSequenceClassification", "ElectraForTokenClassification", "ElectraForPreTraining"),
         *("AlbertForSequenceClassification", "AlbertForQuestionAnswering", "AlbertForPreTraining"),
+        *("ModernBertForSequenceClassification", "ModernBertForTokenClassification", "ModernBertForMaskedLM"),
+        *("MmBertForSequenceClassification", "MmBertForQuestionAnswering", "MmBertForMaskedLM"),
         *("NomicBertForTokenClassification", "GteForTokenClassification"),
     ],
 )
@@ -449,7 +467,10 @@ def test_texts_give_the_same_outputs_with_the_tokenizers_of_both_sides(tmp_path,
         assert_same_tokenizer(bert_tf.load(tmp_path / format)[1], tokenizer)
 
 
-FAMILY_STEMS = ("Bert", "Roberta", "XLMRoberta", "Camembert", "DistilBert", "Electra", "Albert", "NomicBert", "Gte")
+FAMILY_STEMS = (
+    *("Bert", "Roberta", "XLMRoberta", "Camembert", "DistilBert", "Electra", "Albert", "ModernBert", "MmBert"),
+    *("NomicBert", "Gte"),
+)
 
 
 def numbers(tokenizer, texts):

@@ -33,13 +33,13 @@ from bert_tf.tasks.signatures import attention_signature
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
 from tests import zoo
-from tests.learned import TOKENIZERS, learned
-from tests.model.small import FAMILY, randomize
+from tests.learned import ALL_TOKENIZERS, learned
+from tests.model.small import FAMILY, MODERNBERT, randomize
 from tests.zoo import LENGTH, VOCABULARY
 
 TAGS = ("O", "B-X", "I-X", "B-Y", "I-Y")
 ROBERTA = {"activation": "erf_gelu", "position_offset": 2, "type_vocab_size": 1}
-# Members of the family: their tokenizers, of TOKENIZERS, and their architectures.
+# Members of the family: their tokenizers, of ALL_TOKENIZERS, and their architectures.
 MEMBERS = {
     "RoBERTa": ("byte_bpe", ROBERTA),
     "XLM-R": ("unigram", ROBERTA),
@@ -47,6 +47,8 @@ MEMBERS = {
     "DistilBERT": ("wordpiece", FAMILY["distilbert"]),
     "ELECTRA": ("wordpiece", FAMILY["electra"]),
     "ALBERT": ("albert", FAMILY["albert"]),
+    "ModernBERT": ("modern", MODERNBERT | {"num_layers": 2}),
+    "mmBERT": ("gemma", MODERNBERT | {"num_layers": 2}),
 }
 
 
@@ -91,7 +93,7 @@ def _made(task, **config):
 def _member(name, head):
     """A model of a member of the family: "classification" of texts, or the "masks" in them."""
     kind, config = MEMBERS[name]
-    tokenizer = TOKENIZERS[kind]()
+    tokenizer = ALL_TOKENIZERS[kind]()
     if head == "masks":
         return _made(MaskedLM(tokenizer, LENGTH), **config, pooler=False)
     return _made(_classification(tokenizer), **config)
@@ -144,9 +146,9 @@ KINDS = {
 BESIDE = {
     **{
         f"classification of pairs by BERT with {kind}": functools.partial(
-            lambda kind: _made(_classification(TOKENIZERS[kind](), pair=True)), kind
+            lambda kind: _made(_classification(ALL_TOKENIZERS[kind](), pair=True)), kind
         )
-        for kind in TOKENIZERS
+        for kind in ALL_TOKENIZERS
     },
     "classification by pruned layers": lambda: _made(_classification(), heads_per_layer=(2,), intermediate_sizes=(24,)),
     "scores": lambda: _made(_regression(activation="sigmoid", scale=None)),

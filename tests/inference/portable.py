@@ -29,6 +29,8 @@ QUICK = (
     "multiple choice",
     "pre-training on packed rows",
     "masks by XLM-R",
+    "classification by ModernBERT",
+    "masks by mmBERT",
     "vectors of sentences",
     "vectors of words",
 )

@@ -65,6 +65,7 @@ def test_the_check_runs_the_interpreter_and_labels_are_beside_the_model(tmp_path
         "classification",
         "questions of byte pairs",
         *(pytest.param(f"masks by {name}", marks=pytest.mark.slow) for name in ("XLM-R", "CamemBERT")),
+        *(pytest.param(f"masks by {name}", marks=pytest.mark.slow) for name in ("ModernBERT", "mmBERT")),
     ],
 )
 def test_transformers_opens_the_tokenizer_beside_the_model_and_makes_its_inputs(kind, tmp_path, monkeypatch):

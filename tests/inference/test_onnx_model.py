@@ -20,7 +20,7 @@ from tests.errors import raises
 from tests.inference import portable
 from tests.inference.kinds import KINDS
 from tests.inference.portable import QUICK, check_outputs, inputs_of, made, real_vectors
-from tests.model.small import FAMILY, PRUNED, randomize, small_config
+from tests.model.small import FAMILY, MODERNBERT, PRUNED, randomize, small_config
 from tests.zoo import VOCABULARY
 
 onnx = pytest.importorskip("onnx")
@@ -63,6 +63,7 @@ def test_outputs_are_those_of_the_model_whatever_the_padding(kind, tmp_path):
         (FAMILY["albert"], "AlbertForSequenceClassification"),
         (FAMILY["electra"], "ElectraForSequenceClassification"),
         (FAMILY["distilbert"], "DistilBertForSequenceClassification"),
+        (MODERNBERT, "ModernBertForSequenceClassification"),
         (PRUNED, None),  # Transformers' models have layers of one size
     ],
 )

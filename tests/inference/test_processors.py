@@ -154,6 +154,31 @@ def test_each_version_answers_rightly_on_each_processor(optimized, version, flag
     check(optimized, flags, variants, version, environment)
 
 
+@pytest.fixture(scope="module")
+def modernbert(tmp_path_factory):
+    """The Case of mmBERT in float32, and versions by mode: those of all others have no int4 and no gate."""
+    kind, folder = "classification by mmBERT", tmp_path_factory.mktemp("modernbert")
+    task, model = kinds.KINDS[kind]()
+    paths = {mode: export(task, model, str(folder / mode), optimize=mode).path for mode in ("bfloat16", "int4")}
+    return kinds.case(kind), paths
+
+
+@has_all
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["2.21", "2.20", "2.12"])
+@pytest.mark.parametrize("environment", [{}, LIMITED], ids=["all", "Haswell"])
+def test_gated_layers_in_16_and_4_bits_answer_rightly_on_each_version(modernbert, version, environment):
+    case, paths = modernbert
+    asked = [(case.path, case.requests), *((path, case.requests) for path in paths.values())]
+    plain, *others = runtimes.by_c_api(asked, runtimes.python(version), environment=environment)
+    for request, answer, expected in zip(case.requests, plain, case.expected, strict=True):
+        for name, value in expected.items():
+            assert difference(name, answer["outputs"][name], value) < 1e-5, (request.kind, name)
+    for found, limit in zip(others, (0.03, 0.3), strict=True):
+        for answer, expected in zip(found, case.expected, strict=True):
+            assert difference("probabilities", answer["outputs"]["probabilities"], expected["probabilities"]) < limit
+
+
 @has_all
 @pytest.mark.slow
 def test_the_limits_of_these_tests_limit(optimized):

@@ -182,7 +182,8 @@ def percent(share):
 
 PAIR = {"text": "the good b", "second_text": "the c"}
 MASKS = {"masks": "[MASK]"} | {
-    f"{name}-masks": "<mask>" if config is kinds.ROBERTA else "[MASK]" for name, (_, config) in kinds.MEMBERS.items()
+    f"{name}-masks": "[MASK]" if kind in ("wordpiece", "albert", "modern") else "<mask>"
+    for name, (kind, _) in kinds.MEMBERS.items()
 }
 CASES = {
     "plain": {"text": "오늘 영화는 the good"},

@@ -43,7 +43,7 @@ class Row(NamedTuple):
         unusual: inputs without text, or with a part of it only.
         metrics: function of y and the predictions for x to some metrics of `evaluate`, computed in another way.
         check: function of an input and its prediction, which asserts what holds for each prediction.
-        member: of `FAMILY`, whose architecture the encoder has; "" for BERT's.
+        member: of the family, whose architecture the encoder has; "" for BERT's.
     """
 
     api: Any
@@ -223,7 +223,7 @@ ROWS = {
     ),
     "intent and slots": Row(
         bert_tf.IntentAndSlots, {},
-        *(WORDS, list(zip(CLASSES, WORD_TAGS, strict=True)), ["", " ", SCRIPTS], _intents, _check_intent),
+        *(WORDS, list(zip(CLASSES, WORD_TAGS, strict=True)), ["", " ", SCRIPTS], _intents, _check_intent, "modernbert"),
     ),
     "questions": Row(
         bert_tf.QuestionAnswerer, WINDOWS, QUESTIONS, ["good", "b", "good c", "good", "a", "d"],
@@ -235,7 +235,7 @@ ROWS = {
     ),
     "multiple choice": Row(
         bert_tf.MultipleChoice, {}, CHOICES, [1, 0, 3, 1, 0, 0],
-        *([("", ("a", "b")), ("a", ("", "b")), ("a", ("", ""))], _choices, _check_choice),
+        *([("", ("a", "b")), ("a", ("", "b")), ("a", ("", ""))], _choices, _check_choice, "modernbert"),
     ),
 }  # fmt: skip
 

@@ -25,6 +25,7 @@ from bert_tf.training.runs.finetuning import Start
 from bert_tf.training.runs.pretraining import pretrain
 from bert_tf.training.runs.run import Place
 from tests.errors import raises
+from tests.model.small import MODERNBERT
 from tests.training.interrupted import stopped
 from tests.training.processes import finish, start
 from tests.training.test_pretraining_runs import STRATEGY, TRAIN, WORDS, model_config, sentences
@@ -61,12 +62,11 @@ def corpora(tmp_path_factory):
     return folder
 
 
-def write_teacher(folder, seed):
+def write_teacher(folder, seed, **config):
     keras.utils.set_random_seed(seed)
     task = MaskedLM(Tokenizer(WORDS), 32)
-    encoder = BertEncoder(
-        model_config(vocab_size=len(WORDS), num_layers=3, initializer_range=0.3, pooler=False), dtype="float32"
-    )
+    shape = {"vocab_size": len(WORDS), "num_layers": 3, "initializer_range": 0.3, "pooler": False}
+    encoder = BertEncoder(model_config(**shape | config), dtype="float32")
     directory.save(str(folder), task.build(encoder), encoder, task)
 
 
@@ -240,6 +240,7 @@ def test_a_dry_run_shows_the_memory_of_the_teacher_and_writes_nothing(corpora, t
         ("minilm", {"pairs": "nsp"}, ["'minilm'", "pairs 'nsp'", "data.pairs=none"]),
         ("distilbert", {"masking": "none"}, ["data.masking is 'none'", "'distilbert'"]),
         ("tinybert", {"model": {"num_layers": 2}}, ["num_layers is 2", "3 layers"]),
+        ("tinybert", {"model": {"positions": "rotary"}}, ["'rotary'", "'table'", "data.objective=minilm"]),
         ("distilbert", {"model": {"hidden_size": 8}}, ["hidden_size is 8, the teacher's 16"]),
         ("tinybert", {"settings": EncoderDistillation(copy_layers=True)}, ["shape (45, 12)", "(45, 16)"]),
         ("distilbert", {"model": {"num_heads": 4}}, ["num_heads is 4, the teacher's 2"]),
@@ -249,6 +250,23 @@ def test_what_cannot_be_distilled_is_refused_before_anything_is_written(corpora,
     with raises(ConfigError, *named):
         distil(corpora, tmp_path / "model", objective, **changes)
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["minilm", "distilbert"])
+@pytest.mark.parametrize("modern", ["teacher", "student", "both"])
+def test_bert_teaches_modernbert_and_back(corpora, tmp_path, objective, modern):
+    parts = MODERNBERT | {"pooler": False}
+    write_teacher(tmp_path / "teacher", 0, **(parts if modern != "student" else {}))
+    found = distil(
+        corpora, tmp_path / "model", objective, tmp_path / "teacher",
+        model={"num_layers": 2, "hidden_size": 16} | (parts if modern != "teacher" else {}), train={"steps": 60},
+        settings=dataclasses.replace(SETTINGS[objective], copy_layers=objective == "distilbert" and modern == "both"),
+    )  # fmt: skip
+    first, *_, last = (point["loss"] for point in found["history"])
+    assert last < first
+    encoder, _ = bert_tf.load(tmp_path / "model")
+    assert encoder.config.positions == ("table" if modern == "teacher" else "rotary")
 
 
 def test_a_teacher_is_needed_must_exist_and_must_have_the_tokenizer(corpora, tmp_path):

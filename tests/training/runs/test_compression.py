@@ -36,7 +36,8 @@ from bert_tf.training.runs.run import DivergedError
 from bert_tf.training.state.run_manifest import AnotherRunError
 from tests.checkpoints.small import small_checkpoint
 from tests.errors import raises
-from tests.learned import learned
+from tests.learned import gemma, learned, modern
+from tests.model.small import MODERNBERT
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
 CHEAP = STEPS[:3]
@@ -71,16 +72,18 @@ def data(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory):
+def write_model(path, tokenizer, **architecture):
     """An untrained model of two layers whose vocabulary has more pieces than the reviews use."""
-    tokenizer = learned("wordpiece").tokenizer
     sizes = {"vocab_size": tokenizer.vocab_size, "hidden_size": 64, "num_layers": 2, "num_heads": 4}
-    checkpoint = small_checkpoint("classification", labels="01", **sizes)
+    checkpoint = small_checkpoint("classification", labels="01", **sizes | architecture)
     checkpoint.task["settings"] |= {"max_length": 24, "data": {"format": "sst"}}
-    path = str(tmp_path_factory.mktemp("model") / "finetuned")
     directory.write(dataclasses.replace(checkpoint, tokenizer=tokenizer), path)
     return path
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    return write_model(str(tmp_path_factory.mktemp("model") / "finetuned"), learned("wordpiece").tokenizer)
 
 
 def run(model_dir, data, output, target, **settings):
@@ -384,6 +387,18 @@ def test_a_step_that_a_model_cannot_have_is_left_out(error, done, model_dir, dat
     assert [row["name"] for row in results["rows"]] == ["original", "trimmed", "int8"]
     assert f"left out: {error}" in capsys.readouterr().out
     assert f"refused was left out: {error}" in (output / "report.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", [modern, gemma])
+def test_modernbert_is_trimmed_and_its_layers_in_8_bits_are_left_out(made, data, tmp_path):
+    model_dir = write_model(str(tmp_path / "finetuned"), made().tokenizer, **MODERNBERT)
+    with raises(DataError, "no step meets"):
+        run(model_dir, data, tmp_path / "small", Target(megabytes=1e-6), steps=CHEAP)
+    results = json.loads((tmp_path / "small/results.json").read_text())
+    assert [row["name"] for row in results["rows"]] == ["original", "trimmed"]
+    ((name, reason),) = (one.values() for one in results["left_out"])
+    assert name == "int8" and "model.feed_forward is 'gated'" in reason
 
 
 @pytest.mark.parametrize("error", [DataError("the disk is full"), KeyboardInterrupt(), AnotherRunError("there", "go")])

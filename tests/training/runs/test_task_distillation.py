@@ -26,7 +26,7 @@ from bert_tf.training.runs.task_distillation import distill as distill_task
 from tests import zoo
 from tests.errors import raises
 from tests.learned import learned
-from tests.model.small import small_config
+from tests.model.small import MODERNBERT, small_config
 from tests.tasks import harness
 from tests.training.interrupted import stopped
 from tests.training.small import eagerly
@@ -59,11 +59,15 @@ def test_a_student_answers_like_its_task_and_an_interrupted_run_ends_with_the_sa
         assert (resumed / file).read_bytes() == (tmp_path / "run" / file).read_bytes()
 
 
+# Of the teachers in the harness, some are ModernBERT's.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", harness.ROWS)
-def test_a_student_that_only_reads_texts_comes_closer_to_its_teacher(name):
+@pytest.mark.parametrize(
+    ("name", "architecture"), [*((name, {}) for name in harness.ROWS), ("classification", MODERNBERT)]
+)
+def test_a_student_that_only_reads_texts_comes_closer_to_its_teacher(name, architecture):
     taught = harness.fitted(name)
-    student = distill(taught, texts=taught.row.x, epochs=40, learning_rate=3e-3, save_every=0)
+    student = dataclasses.replace(STUDENT, **architecture, num_layers=2) if architecture else STUDENT
+    student = distill(taught, student=student, texts=taught.row.x, epochs=40, learning_rate=3e-3, save_every=0)
     first, *_, last = (point["loss"] for point in student._results["history"])
     assert last < max(first, 1e-4)  # untrained students and teachers may agree that all choices are as likely
 
