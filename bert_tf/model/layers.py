@@ -296,7 +296,8 @@ class SelfAttention(NumberedLayer):
             qkv = tf.reshape(qkv, [layout.shape[0], layout.shape[1], 3 * self._width])
 
             def heads_at(states: tf.Tensor, at: tf.Tensor) -> list[tf.Tensor]:
-                return self._heads(states, None if positions is None else at, tf.shape(states))
+                # Not by the shape of the states, which tf2onnx would take for that of the rows before they were cut.
+                return self._heads(states, None if positions is None else at, [-1, tf.shape(at)[1]])
 
             context = long_rows.local(compute, heads_at, qkv, seen, self._distance, causal, dropout)
             return layout.without_padding(tf.reshape(context, [-1, self._width]))
@@ -315,7 +316,9 @@ class SelfAttention(NumberedLayer):
             seen = long_rows.visible((seen, at), (seen, at), self._distance, self.config.attention == "causal")
         return InferredAttention().probabilities(query, key, seen)
 
-    def _heads(self, states: tf.Tensor, positions: tf.Tensor | None, shape: tf.Tensor) -> list[tf.Tensor]:
+    def _heads(
+        self, states: tf.Tensor, positions: tf.Tensor | None, shape: tf.Tensor | list[tf.Tensor]
+    ) -> list[tf.Tensor]:
         """Query, key and value, or some of them, each [batch, heads, length, head_size], from their columns.
 
         Args:
