@@ -42,7 +42,7 @@ def contestants(settings: dict[str, Any], arguments: argparse.Namespace) -> list
     listed += [
         one(f"bert_tf, export --optimize={mode}, session", ours, "inference_ours", how="export", mode=mode)
         for mode in TOLERANCES
-        if _DTYPES[mode] == dtype
+        if _DTYPES.get(mode) == dtype
     ]
     if dtype != "int8":
         listed += [
@@ -119,8 +119,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     for settings in arguments.work:
         for source in arguments.inputs.split(","):
             for dtype in arguments.dtypes.split(","):
-                if dtype not in [_DTYPES[mode] for mode in TOLERANCES]:
-                    continue
                 case = side_by_side.compare(
                     "{model}, {batch} x {range}, {dtype}, from {source}".format(
                         **settings, range=_range(settings["lengths"]), dtype=dtype, source=source

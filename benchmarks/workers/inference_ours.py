@@ -65,7 +65,7 @@ def _exported(embedder: Any, mode: str, kind: str, texts: list[str], features: d
 
     v1 = tf.compat.v1
     with tempfile.TemporaryDirectory() as folder:
-        path = export(embedder, embedder.model, os.path.join(folder, "model"), check=False, optimize=mode).path
+        path = export(embedder.task, embedder.model, os.path.join(folder, "model"), check=False, optimize=mode).path
         size = sum(os.path.getsize(os.path.join(place, file)) for place, _, names in os.walk(path) for file in names)
         session = v1.Session(graph=tf.Graph())
         with session.graph.as_default():
