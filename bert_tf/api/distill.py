@@ -79,7 +79,7 @@ def distill(
     teacher = teacher if isinstance(teacher, FineTuned) else _opened(teacher)
     if texts is None and labelled_data is None:
         raise ConfigError("there is nothing to learn from; give texts, labelled_data or both")
-    settings = TaskDistillation(temperature, weight)
+    settings = TaskDistillation(temperature, weight).check()
     if labelled_data is None:
         settings.weight = 1.0
     path = ""

@@ -53,7 +53,7 @@ def words(library: "tokenizers.Tokenizer", text: str) -> list[str]:
 
 
 def spaces(library: "tokenizers.Tokenizer") -> list[str]:
-    """White space that separates words as a space does."""
+    """Other white space that separates words as a space does."""
     return [space for space in WHITE_SPACE if space != " " and words(library, f"a{space}b") == words(library, "a b")]
 
 
