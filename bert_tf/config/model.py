@@ -229,10 +229,6 @@ class BertConfig:
         """Number of matrices [hidden_size, intermediate_size] of a layer."""
         return 3 if self.feed_forward == "gated" else 2
 
-    def has_bias(self, layer: str) -> bool:
-        """Whether a dense layer of a block has a bias, one of DENSE_LAYERS."""
-        return self.biases and layer not in self.unbiased_layers
-
     @property
     def position_rows(self) -> int:
         """Rows of the position embedding; 0 if there is none."""
@@ -297,6 +293,11 @@ class BertConfig:
                 f"the model has {weights:,} weights; expected up to {_MOST_WEIGHTS:,}: lower {self.sizes}"
             )
         return self
+
+
+def has_bias(config: BertConfig, layer: str) -> bool:
+    """Whether a dense layer of a block has a bias, one of DENSE_LAYERS."""
+    return config.biases and layer not in config.unbiased_layers
 
 
 @dataclasses.dataclass

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.config import BertConfig, from_dict, to_dict
+from bert_tf.config.model import has_bias
 from bert_tf.errors import ConfigError
 from bert_tf.model import long_rows
 from bert_tf.model.activations import Gated, activation
@@ -267,8 +268,8 @@ class SelfAttention(NumberedLayer):
         self._width = math.prod(self._heads_shape)
         # The kernel's columns are [3, heads, head_size]: query, key, value.
         dense = functools.partial(Dense, kernel_initializer=initializer(config), dtype=self.dtype_policy)
-        self.qkv = dense(3 * self._width, name="qkv", use_bias=config.has_bias("attention/qkv"))
-        self.output_projection = dense(config.hidden_size, name="output", use_bias=config.has_bias("attention/output"))
+        self.qkv = dense(3 * self._width, name="qkv", use_bias=has_bias(config, "attention/qkv"))
+        self.output_projection = dense(config.hidden_size, name="output", use_bias=has_bias(config, "attention/output"))
         self.dropout = Dropout(config.attention_dropout, dtype=self.dtype_policy)
         is_local = index in config.local_layers
         self._base = config.local_rotary_base if is_local else config.rotary_base
@@ -374,9 +375,9 @@ class TransformerBlock(NumberedLayer):
             2 * inner if gated else inner,
             Gated(applied) if gated else applied,
             name="intermediate",
-            use_bias=config.has_bias("intermediate"),
+            use_bias=has_bias(config, "intermediate"),
         )
-        self.output_projection = dense(config.hidden_size, name="output", use_bias=config.has_bias("output"))
+        self.output_projection = dense(config.hidden_size, name="output", use_bias=has_bias(config, "output"))
         self.output_norm = layer_norm(config, "output_norm", policy)
         self.dropout = Dropout(config.dropout, dtype=policy)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.config import BertConfig
+from bert_tf.config.model import has_bias
 from bert_tf.model.variables import encoder_shapes
 from bert_tf.types import Array
 
@@ -42,8 +43,8 @@ def layer_weights(config: BertConfig) -> int:
 def part_weights(config: BertConfig) -> tuple[int, int]:
     """Number of weights of a head, and of a feed-forward column."""
     hidden, matrices = config.hidden_size, config.feed_forward_matrices
-    head = config.head_size * (4 * hidden + (3 if config.has_bias("attention/qkv") else 0))
-    return head, matrices * hidden + (matrices - 1 if config.has_bias("intermediate") else 0)
+    head = config.head_size * (4 * hidden + (3 if has_bias(config, "attention/qkv") else 0))
+    return head, matrices * hidden + (matrices - 1 if has_bias(config, "intermediate") else 0)
 
 
 def pruned_config(config: BertConfig, kept: Sequence[Kept]) -> BertConfig:

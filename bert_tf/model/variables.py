@@ -8,6 +8,7 @@ import functools
 import re
 
 from bert_tf.config import BertConfig
+from bert_tf.config.model import has_bias
 from bert_tf.types import Shapes
 
 
@@ -42,7 +43,7 @@ def encoder_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
             "intermediate": (hidden, (config.feed_forward_matrices - 1) * inner),
             "output": (inner, hidden),
         }
-        dense = {name: dense_shapes(f"{layer}/{name}", *sizes[name], bias=config.has_bias(name)) for name in sizes}
+        dense = {name: dense_shapes(f"{layer}/{name}", *sizes[name], bias=has_bias(config, name)) for name in sizes}
         shapes |= dense["attention/qkv"] | dense["attention/output"]
         if index or config.first_norm:
             shapes |= norm(f"{layer}/attention_norm", hidden)
