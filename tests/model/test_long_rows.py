@@ -1,5 +1,7 @@
 """Attention of long rows in bands and parts, beside attention to whole rows and NumPy's."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,6 +15,7 @@ from tests.model.small import PIECES, randomize, small_config
 from tests.model.test_parts import ALL, all_outputs, encoded, encoder_of, features
 
 LONG = {"max_position_embeddings": 600}
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 SPECS = [{name: tf.TensorSpec([None, None], tf.int32) for name in features()}]
 
 
@@ -66,7 +69,7 @@ def assert_close(found, expected):
 PACKED = np.array([[1] * 9 + [2] * 17 + [0] * 3, [1] * 29], np.int32)
 
 
-@pytest.mark.parametrize("case", ["a pad", "packed", "causal"])
+@pytest.mark.parametrize("case", [slow("a pad"), "packed", slow("causal")])
 def test_cut_rows_have_the_outputs_and_gradients_of_whole_ones(short_parts, monkeypatch, case):
     config = {"attention": "causal"} if case == "causal" else {}
     config = small_config(**{"dropout": 0.0, "attention_dropout": 0.0} | ALL | LONG | {"pooler": False} | config)
@@ -82,7 +85,7 @@ def test_cut_rows_have_the_outputs_and_gradients_of_whole_ones(short_parts, monk
     assert found[1] == pytest.approx(expected[1], rel=1e-5)
 
 
-@pytest.mark.parametrize("mode", [{}, {"fusion": "every"}, {"recompute": True}], ids=str)
+@pytest.mark.parametrize("mode", [slow({}), {"fusion": "every"}, slow({"recompute": True})], ids=str)
 def test_the_backward_pass_draws_the_dropout_masks_of_the_forward_pass(short_parts, mode):
     config = small_config(**LONG, dropout=0.0, attention_dropout=0.4, pooler=False)
     encoder = randomize(BertEncoder(config))
