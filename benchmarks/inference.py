@@ -74,7 +74,7 @@ def _products(settings: dict[str, Any]) -> dict[str, Any]:
     rows, length, hidden, layers = settings["batch"], settings["length"], config.hidden_size, config.num_layers
     tokens = sum(settings["lengths"])
     shapes = side_by_side.dense_products(config, tokens)
-    attention = [[tokens, hidden, long_rows.keys(length, config, layer), 2] for layer in range(layers)]
+    attention = [[tokens, hidden, long_rows.num_keys(length, config, layer), 2] for layer in range(layers)]
     flops = sum(times * 2 * m * k * n for m, k, n, times in [*shapes, *attention])
     return {"shapes": shapes, "flops": flops / rows, "unit": "sequences"}
 

@@ -314,7 +314,7 @@ class SelfAttention(NumberedLayer):
         query, key, _ = self._heads(self.qkv(inputs), positions, tf.shape(inputs))
         if seen.shape.rank == 2:
             at = tf.expand_dims(tf.range(tf.shape(seen)[1]), 0)
-            seen = long_rows.visible((seen, at), (seen, at), self._distance, self.config.attention == "causal")
+            seen = long_rows.score_bias((seen, at), (seen, at), self._distance, self.config.attention == "causal")
         return InferredAttention().probabilities(query, key, seen)
 
     def _heads(

@@ -76,7 +76,7 @@ def is_long(config: BertConfig) -> bool:
     return config.max_position_embeddings > UNCUT
 
 
-def keys(length: float, config: BertConfig, layer: int) -> float:
+def num_keys(length: float, config: BertConfig, layer: int) -> float:
     """With how many positions of a row this layer compares each one."""
     return min(length, Bands.WHOLE * config.local_distance) if layer in config.local_layers else length
 
@@ -86,7 +86,7 @@ def _parts(length: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     return (length + size - 1) // size
 
 
-def visible(
+def score_bias(
     queries: tuple[tf.Tensor, tf.Tensor], keys: tuple[tf.Tensor, tf.Tensor], distance: int | None, causal: bool
 ) -> tf.Tensor:
     """What is added to the scores of some queries and keys: float32 [batch, 1, queries, keys], 0 where a query may
@@ -138,7 +138,7 @@ def local(
     key, value = heads(bands.of_keys(others), at_key)
     numbers = tf.expand_dims(mask, 2)
     of_query, of_key = (tf.squeeze(part(numbers), 2) for part in (bands.of_queries, bands.of_keys))
-    bias = visible((of_query, at_query), (of_key, at_key), distance, causal)
+    bias = score_bias((of_query, at_query), (of_key, at_key), distance, causal)
     return bands.back(side_by_side(attention(query, key, value, bias, dropout)))
 
 
@@ -194,7 +194,7 @@ def _bias(seen: tf.Tensor, of_queries: tf.Tensor, first: tf.Tensor, causal: bool
     if seen.shape.rank == 4:
         return seen
     at_query, at_key = (tf.expand_dims(tf.range(tf.shape(numbers)[1]), 0) for numbers in (of_queries, seen))
-    return visible((of_queries, first + at_query), (seen, at_key), None, causal)
+    return score_bias((of_queries, first + at_query), (seen, at_key), None, causal)
 
 
 class _Cut:

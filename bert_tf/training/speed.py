@@ -66,7 +66,7 @@ def row_flops(length: float, config: BertConfig, *, predictions: int = 0, pooled
     attended = sum(config.layer_heads) * config.head_size  # columns of all layers
     # Query, key, value and output are four of [hidden, attended]; the feed-forward network is two, or three.
     dense = 2 * hidden * (4 * attended + config.feed_forward_matrices * sum(config.layer_intermediates))
-    keys = (long_rows.keys(length, config, layer) for layer in range(config.num_layers))
+    keys = (long_rows.num_keys(length, config, layer) for layer in range(config.num_layers))
     # Attention scores and weighted sum of the values, of one position with all that it may attend to.
     attention = 2 * 2 * config.head_size * sum(map(operator.mul, keys, config.layer_heads))
     projected = 2 * config.embedding_size * hidden
