@@ -1,5 +1,7 @@
 """BERT and its descendants on one text in equal time: python benchmarks/family.py --data=DIR --output=runs/family.
 
+With --members=parts, what ModernBERT changed, each part alone and all together, in equal numbers of updates.
+
 Each member is pre-trained, then fine-tuned on every data set that DIR has. `--parallel=13` trains 13 at once, since
 models this small do not fill a GPU. The results are added to family.json, one entry per member and seed, and drawn as
 family.png. What is in family.json already is not trained again, so more seeds can be added later.
@@ -24,6 +26,34 @@ sys.path.insert(0, str(ROOT))
 
 # Updates of 128 rows of 128 tokens, equal in time on one H100 on which 13 trainings run at once, with XLA and bfloat16.
 UPDATES = {"BERT": 3036, "RoBERTa": 3036, "ALBERT": 3128, "SpanBERT": 2484, "ELECTRA": 2162}
+# In what a part of ModernBERT differs from RoBERTa: in fields of the model, the data and the training.
+_ROTARY = {"positions": "rotary"}
+_GATED = {"feed_forward": "gated", "intermediate_size": 688}  # as many weights as 1,024 without a gate
+_NORMS = {"norm": "pre", "norm_offset": False, "first_norm": False, "biases": False, "layer_norm_epsilon": 1e-5}
+_DEPTH = {"initializer_by_depth": True}
+_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "attention_output_dropout": 0.1}
+_MASKS = {"masking_rate": 0.3, "max_predictions": 38, "mask_special": True, "validation_masking_rate": 0.15}
+_SCHEDULE = {"schedule": "stable", "warmup": 0.02}
+_STABLE_ADAMW = {"optimizer": "stable_adamw", "beta_2": 0.98, "weight_decay": 1e-5}
+_ARCHITECTURE = {
+    **_ROTARY, **_GATED, **_NORMS, **_DEPTH,
+    "activation": "erf_gelu", "type_vocab_size": 0, "local_layers": (1, 2), "head_transform": True,
+    "pooler_activation": "erf_gelu",
+}  # fmt: skip
+PARTS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "rotary": (_ROTARY, {}, {}),
+    "gated": (_GATED, {}, {}),
+    "norms": (_NORMS, {}, {}),
+    "depth": (_DEPTH, {}, {}),
+    "architecture": (_ARCHITECTURE, {}, {}),
+    "dropout": (_DROPOUT, {}, {}),
+    "masks": ({}, _MASKS, {}),
+    "schedule": ({}, {}, _SCHEDULE),
+    "StableAdamW": ({}, {}, _STABLE_ADAMW),
+    "Muon": ({}, {}, {"optimizer": "muon"}),
+    "ModernBERT": (_ARCHITECTURE | _DROPOUT, _MASKS, _SCHEDULE | _STABLE_ADAMW),
+}
+GROUPS = {"family": [*UPDATES], "parts": ["RoBERTa", *PARTS, "ELECTRA"]}
 # Data set -> its config, folder, files and settings of training.
 TASKS: dict[str, tuple[str, str, dict[str, str], dict[str, Any]]] = {
     "SST-2": ("sst2", "sst2", {"validation": "test.tsv"}, {"batch_size": 64, "learning_rate": 2e-4, "epochs": 5}),
@@ -42,26 +72,35 @@ TASKS: dict[str, tuple[str, str, dict[str, str], dict[str, Any]]] = {
     "NSMC": ("nsmc", "nsmc", {}, {"batch_size": 128, "learning_rate": 3e-4, "epochs": 2}),
 }
 
-COLOURS = ("#0072b2", "#c24e00", "#009e73", "#aa4499", "#888888")  # of the members, in their order
+# Of the members, in their order.
+COLOURS = (
+    "#0072b2", "#c24e00", "#009e73", "#aa4499", "#888888", "#56b4e9", "#e69f00", "#6a3d9a", "#b15928", "#000000",
+    "#1b9e77", "#e7298a", "#a6761d",
+)  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=pathlib.Path, help="the folder with texts and data sets; without it, only draws")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("runs/family"), help="the folder")
-    parser.add_argument("--members", default=",".join(UPDATES), help="separated by commas")
+    parser.add_argument("--members", default="family", help="family, parts, or names separated by commas")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--parallel", type=int, default=1, help="trainings at once")
     parser.add_argument("--share", type=float, default=1.0, help="of the updates")
+    parser.add_argument("--updates", type=int, default=0, help="of each member; 0: as many as take equal time")
+    parser.add_argument("--rows", type=int, default=128, help="of an update")
+    parser.add_argument("--rate", type=float, default=1.5e-3, help="the highest learning rate")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # member:seed, in a process of its own
     arguments = parser.parse_args()
-    if unknown := set(arguments.members.split(",")) - UPDATES.keys():
-        parser.error(f"--members: unknown {', '.join(sorted(unknown))}; choose from {', '.join(UPDATES)}")
+    members = GROUPS.get(arguments.members) or arguments.members.split(",")
+    known = {*UPDATES, *PARTS}
+    if unknown := set(members) - known:
+        parser.error(f"--members: unknown {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
     if arguments.one:
         return train(arguments)
     results = arguments.output / "family.json"
     if arguments.data:
-        wanted = [f"{member}:{seed}" for seed in range(arguments.seeds) for member in arguments.members.split(",")]
+        wanted = [f"{member}:{seed}" for seed in range(arguments.seeds) for member in members]
         done = {f"{row['member']}:{row['seed']}" for row in read(results)}
         with ThreadPoolExecutor(arguments.parallel) as pool:
             statuses = pool.map(start, wanted, [done] * len(wanted))
@@ -104,23 +143,26 @@ def train(arguments: argparse.Namespace) -> None:
     from bert_tf.training.runs.stage import isolated_session
 
     member, _, seed = arguments.one.partition(":")
-    variant = VARIANTS["No NSP" if member == "RoBERTa" else member]  # as in the ablation study
+    # As in the ablation study.
+    variant = VARIANTS["No NSP" if member == "RoBERTa" or member in PARTS else member]
+    model, data, training = PARTS.get(member, ({}, {}, {}))
     folder = arguments.output / f"{member}-{seed}"
     settings = config("pretrain/korean_mini.py")
     settings.input, settings.validation = str(arguments.data / "texts.txt"), str(arguments.data / "heldout.txt")
     settings.tokenizer.vocab = str(arguments.data / "vocab.txt")
-    changed = {"max_length": 128, "max_predictions": 20, "group_size": 100_000, "pairs": "nsp"} | variant.data
+    changed = {"max_length": 128, "max_predictions": 20, "group_size": 100_000, "pairs": "nsp"} | variant.data | data
     settings.data = dataclasses.replace(settings.data, **changed, pack=changed["pairs"] == "none")
-    settings.model = dataclasses.replace(settings.model, **variant.model)
-    updates = max(round(UPDATES[member] * arguments.share), 2)
+    settings.model = dataclasses.replace(settings.model, **variant.model | model)
+    updates = max(round((arguments.updates or UPDATES[member]) * arguments.share), 2)
     settings.train = dataclasses.replace(
         settings.train,
-        batch_size=128,
+        batch_size=arguments.rows,
         steps=updates,
-        learning_rate=1.5e-3,
+        learning_rate=arguments.rate,
         seed=int(seed),
-        evaluate_every=max(updates // 6, 1),
+        evaluate_every=max(updates // 5, 1),
         save_every=100_000,
+        **training,
     )
     devices = strategy.create(train=settings.train)
     with isolated_session():
@@ -158,7 +200,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def by_member(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Member -> its rows in the order of seeds, for the members that have any."""
-    found = {name: [row for row in rows if row["member"] == name] for name in UPDATES}
+    found = {name: [row for row in rows if row["member"] == name] for name in (*UPDATES, *PARTS)}
     return {name: sorted(own, key=lambda row: row["seed"]) for name, own in found.items() if own}
 
 

@@ -23,6 +23,7 @@ FAMILY = {
     "electra": ("small", "base", "large", "mini"),
     "albert": ("base", "large", "xlarge", "xxlarge", "mini"),
     "spanbert": ("large", "base", "mini"),
+    "modern": ("base", "large", "mini"),
 }
 PRETRAINING = [name for name in FILES if name.startswith("pretrain")]
 PRETRAINING += [f"pretrain/{member}.py:{size}" for member, sizes in FAMILY.items() for size in sizes]
@@ -109,6 +110,8 @@ def test_the_configs_of_the_papers_runs_have_the_papers_numbers():
 
 def test_the_small_configs_of_the_family_train_on_as_many_tokens_with_as_many_layers_of_the_same_size():
     configs = [load(f"pretrain/{member}.py:mini") for member in FAMILY]
-    for field in ("num_layers", "hidden_size", "num_heads", "intermediate_size"):
+    for field in ("num_layers", "hidden_size", "num_heads"):
         assert len({getattr(config.model, field) for config in configs}) == 1
+    for model in (config.model for config in configs):  # a gate has a third matrix
+        assert model.feed_forward_matrices * model.intermediate_size == pytest.approx(2 * 1024, rel=0.01)
     assert len({(c.input, c.validation, c.data.max_length, c.train.batch_size, c.train.steps) for c in configs}) == 1

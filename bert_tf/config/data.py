@@ -88,6 +88,9 @@ class PretrainingData:
             separated by white space and punctuation: for Korean that contains Chinese characters, or segmented text).
         mask_on: "host" (in the input pipeline) or "device" (in the training step); both give the same masks.
         max_predictions: maximum masked tokens per sequence.
+        mask_special: whether the special tokens at the ends of segments are masked like others (ModernBERT); in
+            training only, since they are easy to predict.
+        validation_masking_rate: masking_rate of validation text; None for the same.
         masking_rate: share of the tokens of a sequence to mask. At least one is masked if possible, even at rate 0, as
             in google-research/bert.
         short_sequence_rate: share of documents that are cut into shorter pairs; ignored if pairs is "none".
@@ -115,6 +118,8 @@ class PretrainingData:
     mask_on: str = setting("host", choices=("host", "device"))
     max_predictions: int = setting(20, at_least=1, at_most=1_000_000)
     masking_rate: float = setting(0.15, at_least=0, at_most=1)
+    mask_special: bool = setting(False, sparse=True)
+    validation_masking_rate: float | None = setting(None, at_least=0, at_most=1, sparse=True)
     short_sequence_rate: float = setting(0.1, at_least=0, at_most=1)
     group_size: int = setting(1000, at_least=2, at_most=10_000_000)
     length_multiple: int | None = setting(None, at_least=1, at_most=1_000_000)
@@ -123,6 +128,11 @@ class PretrainingData:
     def in_phase(self, phase: "PhaseConfig") -> Self:
         """The settings during a phase of the run."""
         return dataclasses.replace(self, **phase.own("max_length", "max_predictions"))
+
+    def of_validation(self) -> Self:
+        """The settings of validation text."""
+        rate = self.masking_rate if self.validation_masking_rate is None else self.validation_masking_rate
+        return dataclasses.replace(self, mask_special=False, masking_rate=rate)
 
     @property
     def masks_words(self) -> bool:
@@ -170,6 +180,11 @@ class PretrainingData:
             raise ConfigError(
                 f"data.words is {self.words!r}, but data.masking {self.masking!r} ignores words; set data.masking "
                 "to whole_word, ngram or span, or leave data.words out"
+            )
+        if self.mask_special and self.masking != "token":
+            raise ConfigError(
+                f"data.mask_special is True, but data.masking is {self.masking!r}; set data.masking=token, or leave "
+                "data.mask_special out"
             )
         if self.pack and self.length_multiple is not None:
             raise ConfigError(

@@ -88,6 +88,8 @@ _MODELS = {
 }
 # The dense layers of a block, by their paths.
 DENSE_LAYERS = ("attention/qkv", "attention/output", "intermediate", "output")
+# Fields that change how a block is trained, not what it computes.
+_OF_TRAINING = {"attention_output_dropout", "initializer_by_depth"}
 # 300 times BERT-large, and 400 GB in float32: each field may be plausible, but not all of them together.
 _MOST_WEIGHTS = 100_000_000_000
 
@@ -114,6 +116,7 @@ class BertConfig:
         pooler_activation: "tanh" (BERT, RoBERTa, ALBERT), "relu" (DistilBERT) or "erf_gelu" (ELECTRA, ModernBERT).
         dropout: rate for embeddings, sublayer outputs and the classifier's input.
         attention_dropout: rate for attention probabilities.
+        attention_output_dropout: rate for the output of the attention; None for `dropout`.
         activation: "tanh_gelu" (google-research/bert), "erf_gelu" (most Hugging Face checkpoints), "relu" or "silu"
             (gated: SwiGLU).
         attention: "bidirectional" (BERT: each token attends to its whole row) or "causal" (to itself and the tokens
@@ -122,6 +125,9 @@ class BertConfig:
         norm: "post" (BERT) or "pre" (LayerNorm before each sublayer and once at the end).
         layer_norm_epsilon: added to the variance.
         initializer_range: standard deviation of the truncated normal.
+        initializer_by_depth: whether the last dense layers of attention and feed-forward network, whose outputs are
+            added up over all layers, start with initializer_range / sqrt(2 * num_layers) (ModernBERT; Radford et al.,
+            2019, section 2.3).
         positions: "table" (BERT: learned embeddings, added to those of the words) or "rotary" (queries and keys are
             rotated by their positions: Su et al., 2021, arXiv:2104.09864).
         rotary_base: base of the wavelengths of rotary positions, in layers that attend to the whole row.
@@ -182,6 +188,8 @@ class BertConfig:
     first_norm: bool = setting(True, sparse=True)
     head_transform: bool = setting(False, sparse=True)
     pooling: str = setting("first", choices=("first", "mean"), sparse=True)
+    attention_output_dropout: float | None = setting(None, at_least=0, below=1, sparse=True)
+    initializer_by_depth: bool = setting(False, sparse=True)
 
     @classmethod
     @checked_arguments
@@ -237,8 +245,8 @@ class BertConfig:
     @property
     def parts(self) -> Json:
         """The fields that make a block unlike BERT's, except for sizes, with their values."""
-        names = [field.name for field in dataclasses.fields(self) if field.metadata.get("sparse")]
-        return {name: getattr(self, name) for name in ("attention", "norm", *names)}
+        sparse = [field.name for field in dataclasses.fields(self) if field.metadata.get("sparse")]
+        return {name: getattr(self, name) for name in ("attention", "norm", *sparse) if name not in _OF_TRAINING}
 
     @property
     def sizes(self) -> str:

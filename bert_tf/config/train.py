@@ -46,6 +46,8 @@ RECIPES: dict[str, dict[str, Any]] = {
         "clip_on": "global",
     },
 }
+# Optimizers whose moments are corrected for starting at 0 in any case.
+_CORRECTED = ("radam", "stable_adamw", "muon")
 
 
 @dataclasses.dataclass
@@ -56,9 +58,11 @@ class PhaseConfig:
         share: of the steps of the run; the shares of all phases sum to 1.
         batch_size, accumulation: as in `TrainConfig`.
         max_length, max_predictions: as in `PretrainingData`.
+        rotary_base: as in `BertConfig`, in this phase alone: the model that is saved has that of its own config.
         learning_rate: a new peak. The schedule restarts, including warm-up, and ends with this phase or, if phases
             without a learning rate follow, with the last of these. None continues the current schedule.
-        warmup: share of the steps of the new schedule with a rising learning rate.
+        warmup, decay: shares of the steps of the new schedule with a rising and, at the end of "stable", a falling
+            learning rate.
     """
 
     share: float = setting(1.0, above=0, at_most=1)
@@ -66,8 +70,10 @@ class PhaseConfig:
     accumulation: int | None = setting(None, **_ROWS)
     max_length: int | None = None  # checked with the rest of PretrainingData
     max_predictions: int | None = None
+    rotary_base: float | None = setting(None, above=1, at_most=1e12, sparse=True)
     learning_rate: float | None = setting(None, **_RATE)
     warmup: float | None = setting(None, **_SHARE)
+    decay: float | None = setting(None, at_least=0, at_most=1, sparse=True)
 
     def own(self, *names: str) -> Json:
         """The values of these fields, except for None."""
@@ -122,14 +128,17 @@ class TrainConfig:
         steps: number of updates; 0 to set it by `epochs`.
         phases: consecutive parts of the run with different sequence lengths or batch sizes; () for none.
         epochs: passes over the data if `steps` is 0.
-        optimizer: "adamw" (without bias correction: BERT's Adam), "lamb" or "radam".
-        bias_correction: whether the moments of Adam and LAMB are corrected for starting at 0; RAdam's always are.
+        optimizer: "adamw" (without bias correction: BERT's Adam), "stable_adamw", "lamb", "radam" or "muon".
+        bias_correction: whether the moments of Adam and LAMB are corrected for starting at 0; those of the others
+            always are.
         beta_1, beta_2, epsilon: of the moments; epsilon is added to the square root of the second.
         learning_rate: the peak, reached after warm-up; None for the one of BERT-base, 5e-5 in fine-tuning and 1e-4 in
             pre-training, times 768 / `hidden_size`.
-        schedule: of the learning rate after warm-up: "linear", "polynomial", "cosine", "noam" or "constant".
+        schedule: of the learning rate after warm-up: "linear", "polynomial", "cosine", "noam", "constant" or "stable",
+            which is constant until the last `decay` of the steps.
         power: exponent of "polynomial".
-        end_learning_rate: final value of "linear", "polynomial" and "cosine".
+        decay: of "stable", the share of the steps at the end with a falling learning rate.
+        end_learning_rate: final value of "linear", "polynomial", "cosine" and "stable".
         warmup: share of the steps with a rising learning rate.
         warmup_steps: the same as a number of steps; overrides warmup.
         warmup_from_zero: whether warm-up starts at a learning rate of 0 instead of that of one warm-up step.
@@ -170,15 +179,16 @@ class TrainConfig:
     steps: int = setting(0, **_COUNT_OR_0)
     epochs: float = setting(3.0, **_EPOCHS)
     phases: tuple[PhaseConfig, ...] = ()
-    optimizer: str = setting("adamw", choices=("adamw", "lamb", "radam"))
+    optimizer: str = setting("adamw", choices=("adamw", "stable_adamw", "lamb", "radam", "muon"))
     bias_correction: bool | None = None
     beta_1: float = setting(0.9, above=0, below=1)
     beta_2: float = setting(0.999, above=0, below=1)
     # The square of a gradient below 1e-19 is 0 in float32, so a smaller epsilon would be all that divides it.
     epsilon: float = setting(1e-6, at_least=1e-16, at_most=1000)
     learning_rate: float | None = setting(None, **_RATE)
-    schedule: str = setting("linear", choices=("linear", "polynomial", "cosine", "noam", "constant"))
+    schedule: str = setting("linear", choices=("linear", "polynomial", "cosine", "noam", "constant", "stable"))
     power: float = setting(1.0, above=0, at_most=1000)
+    decay: float = setting(0.1, at_least=0, at_most=1, sparse=True)
     end_learning_rate: float = setting(0.0, **_RATE)
     warmup: float = setting(0.1, **_SHARE)
     warmup_steps: int | None = setting(None, **_COUNT_OR_0)
@@ -218,10 +228,17 @@ class TrainConfig:
             raise ConfigError(
                 f"train.end_learning_rate has no effect with the schedule {self.schedule!r}; leave it at 0"
             )
-        if self.power != 1.0 and self.schedule != "polynomial":
-            raise ConfigError(f"train.power is {self.power}, but only the schedule 'polynomial' has one")
-        if self.optimizer == "radam" and self.bias_correction is False:
-            raise ConfigError("train.bias_correction is false, but RAdam requires it; choose another train.optimizer")
+        for name, default, schedule in (("power", 1.0, "polynomial"), ("decay", 0.1, "stable")):
+            if getattr(self, name) != default and self.schedule != schedule:
+                raise ConfigError(
+                    f"train.{name} is {getattr(self, name)}, but only the schedule {schedule!r} has one; set "
+                    f"train.schedule to it, or leave train.{name} at {default}"
+                )
+        if self.optimizer in _CORRECTED and self.bias_correction is False:
+            raise ConfigError(
+                f"train.bias_correction is false, but train.optimizer {self.optimizer!r} requires it; choose another "
+                "optimizer"
+            )
         if self.clip_on == "replica" and self.normalization == "global":
             raise ConfigError(
                 "train.clip_on is 'replica' while train.normalization is 'global': a micro-batch has no gradient of "
@@ -242,10 +259,11 @@ class TrainConfig:
             shares = ", ".join(f"{phase.share}" for phase in self.phases)
             raise ConfigError(f"the shares of train.phases are {shares}; they must sum to 1")
         for number, phase in enumerate(self.phases):
-            if phase.warmup is not None and phase.learning_rate is None:
+            if phase.learning_rate is None and (own := phase.own("warmup", "decay")):
+                name, value = next(iter(own.items()))
                 raise ConfigError(
-                    f"train.phases[{number}].warmup is {phase.warmup}, but the schedule does not restart there; set "
-                    f"train.phases[{number}].learning_rate too, or leave warmup out"
+                    f"train.phases[{number}].{name} is {value}, but the schedule does not restart there; set "
+                    f"train.phases[{number}].learning_rate too, or leave {name} out"
                 )
             try:
                 self.in_phase(phase)
@@ -254,7 +272,7 @@ class TrainConfig:
 
     def in_phase(self, phase: PhaseConfig) -> Self:
         """The settings of a phase, as if it were a run of its own; checked."""
-        own = phase.own("batch_size", "accumulation", "learning_rate", "warmup")
+        own = phase.own("batch_size", "accumulation", "learning_rate", "warmup", "decay")
         if "warmup" in own:
             own["warmup_steps"] = None
         return dataclasses.replace(self, phases=(), **own).check()
@@ -262,7 +280,7 @@ class TrainConfig:
     def resolved(self) -> Self:
         """A copy with all settings filled in that follow from the recipe or from other settings; checked."""
         decided = RECIPES[self.check().recipe]
-        if self.optimizer == "radam":
+        if self.optimizer in _CORRECTED:
             decided = decided | {"bias_correction": True}
         missing = {name: value for name, value in decided.items() if getattr(self, name) is None}
         return dataclasses.replace(self, keep_best=self.keep_best or self.patience > 0, **missing).check()

@@ -35,7 +35,8 @@ class Masker:
     Every seed gives a new selection of tokens for the model to predict. A row of n tokens has a budget of
     min(max_predictions, max(1, round(masking_rate * n))) predictions.
 
-    * "token": as many tokens as the budget allows, drawn uniformly from all but the special tokens of `pack`.
+    * "token": as many tokens as the budget allows, drawn uniformly from all but the special tokens of `pack`; with
+      mask_special, from these, too.
     * "whole_word": words in random order until the budget is used up; a word with more pieces than the remaining budget
       is skipped. So a row may stay below its budget, and a word with more pieces than the budget is never hidden.
     * "span": as "whole_word", but each drawn word is extended by the words that follow it, to a length in words drawn
@@ -55,7 +56,7 @@ class Masker:
     first segment; here they are a word.
 
     Args:
-        data: objective, masking, masking_rate, max_predictions and max_length are used.
+        data: objective, masking, masking_rate, mask_special, max_predictions and max_length are used.
         tokenizer: for the ids of special tokens and the size of the vocabulary.
     """
 
@@ -83,7 +84,8 @@ class Masker:
         word_starts = features.pop(WORD_STARTS, None)
         if data.masking == "causal_lm":
             return features | next_tokens(ids, tokens, data.max_predictions)
-        maskable = tokens & (ids != tokenizer.cls_id) & (ids != tokenizer.sep_id)
+        special = (ids == tokenizer.cls_id) | (ids == tokenizer.sep_id)
+        maskable = tokens if data.mask_special else tokens & ~special
         length = tf.shape(ids)[1]
         budgets = prediction_budgets(tf.reduce_sum(tf.cast(tokens, tf.int32), axis=1), data)
         all_positions = tf.range(length)[tf.newaxis]

@@ -1,6 +1,5 @@
 """The encoder's layers: embeddings, self-attention, transformer block (paper, section 3; Vaswani et al., 2017)."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, Self
@@ -35,6 +34,16 @@ def initializer(config: BertConfig, *, always: bool = False) -> keras.initialize
     # Made in any case: it takes its seed from Python's random numbers, which weights that are drawn later follow.
     drawn = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
     return keras.initializers.Zeros() if current().zeros and not always else drawn
+
+
+def sublayer_initializers(config: BertConfig) -> tuple[keras.initializers.Initializer, keras.initializers.Initializer]:
+    """As `initializer`, for the first dense layer of attention or feed-forward network and for the last one."""
+    first = initializer(config)
+    if current().zeros:
+        return first, first
+    range_of_last = config.initializer_range / (math.sqrt(2 * config.num_layers) if config.initializer_by_depth else 1)
+    # The next seed: with the same one, the last kernel would have the numbers of the first, in another shape.
+    return first, keras.initializers.TruncatedNormal(stddev=range_of_last, seed=first.seed + 1)
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -267,13 +276,23 @@ class SelfAttention(NumberedLayer):
         self._heads_shape = config.layer_heads[index], config.head_size
         self._width = math.prod(self._heads_shape)
         # The kernel's columns are [3, heads, head_size]: query, key, value.
-        dense = functools.partial(Dense, kernel_initializer=initializer(config), dtype=self.dtype_policy)
-        self.qkv = dense(3 * self._width, name="qkv", use_bias=has_bias(config, "attention/qkv"))
-        self.output_projection = dense(config.hidden_size, name="output", use_bias=has_bias(config, "attention/output"))
+        first, last = sublayer_initializers(config)
+        self.qkv = Dense(
+            3 * self._width,
+            name="qkv",
+            use_bias=has_bias(config, "attention/qkv"),
+            kernel_initializer=first,
+            dtype=self.dtype_policy,
+        )
+        self.output_projection = Dense(
+            config.hidden_size,
+            name="output",
+            use_bias=has_bias(config, "attention/output"),
+            kernel_initializer=last,
+            dtype=self.dtype_policy,
+        )
         self.dropout = Dropout(config.attention_dropout, dtype=self.dtype_policy)
-        is_local = index in config.local_layers
-        self._base = config.local_rotary_base if is_local else config.rotary_base
-        self._distance = config.local_distance if is_local else None
+        self._distance = config.local_distance if index in config.local_layers else None
 
     def build(self, inputs_shape: Shape) -> None:
         self.qkv.build(inputs_shape)
@@ -332,7 +351,8 @@ class SelfAttention(NumberedLayer):
         parts = tf.unstack(tf.transpose(states, [2, 0, 3, 1, 4]))
         if positions is not None:
             turned = max(count - 1, 1)  # the last of several is the value
-            parts[:turned] = [rotated(part, positions, self._base) for part in parts[:turned]]
+            base = self.config.local_rotary_base if self._distance else current().rotary_base or self.config.rotary_base
+            parts[:turned] = [rotated(part, positions, base) for part in parts[:turned]]
         return parts
 
 
@@ -363,7 +383,7 @@ class TransformerBlock(NumberedLayer):
     def __init__(self, config: BertConfig, index: int = 0, **kwargs: Any) -> None:
         super().__init__(config, index, **kwargs)
         policy, inner = self.dtype_policy, config.layer_intermediates[index]
-        dense = functools.partial(Dense, kernel_initializer=initializer(config), dtype=policy)
+        first, last = sublayer_initializers(config)
         gated, applied = config.feed_forward == "gated", activation(config.activation)
         self._pre = config.norm == "pre"
         self.attention = SelfAttention(config, index, name="attention", dtype=policy)
@@ -371,15 +391,25 @@ class TransformerBlock(NumberedLayer):
         self.attention_norm = (
             layer_norm(config, "attention_norm", policy) if has_norm else keras.layers.Identity(dtype=policy)
         )
-        self.intermediate = dense(
+        self.intermediate = Dense(
             2 * inner if gated else inner,
             Gated(applied) if gated else applied,
             name="intermediate",
             use_bias=has_bias(config, "intermediate"),
+            kernel_initializer=first,
+            dtype=policy,
         )
-        self.output_projection = dense(config.hidden_size, name="output", use_bias=has_bias(config, "output"))
+        self.output_projection = Dense(
+            config.hidden_size,
+            name="output",
+            use_bias=has_bias(config, "output"),
+            kernel_initializer=last,
+            dtype=policy,
+        )
         self.output_norm = layer_norm(config, "output_norm", policy)
         self.dropout = Dropout(config.dropout, dtype=policy)
+        own = config.attention_output_dropout
+        self.attention_dropout = None if own is None else Dropout(own, dtype=policy)
 
     def build(self, inputs_shape: Shape, seen_shape: Shape | None = None, positions_shape: Shape | None = None) -> None:
         intermediate_shape = (*inputs_shape[:-1], self.config.layer_intermediates[self.index])
@@ -432,8 +462,9 @@ class TransformerBlock(NumberedLayer):
         """The block on inputs [rows, hidden]."""
         context = self.attention.attend(self._attended(x), layout, seen, positions, training)
         dropout = self.dropout if training else None
+        dropout_of_context = self.attention_dropout if training and self.attention_dropout else dropout
         # Not as Keras layers, which would check the number of columns: exports in int8 have additional ones.
-        x = self.attention.output_projection.compute.added(x, context, dropout)
+        x = self.attention.output_projection.compute.added(x, context, dropout_of_context)
         x = x if self._pre else self.attention_norm(x)
         intermediate = self.intermediate(self.output_norm(x) if self._pre else x)
         x = self.output_projection.compute.added(x, intermediate, dropout)

@@ -119,6 +119,7 @@ class Mode:
         dispatch: calls models in inference; None calls them once.
         kernels: number formats whose kernels of oneDNN low precision uses, whatever this processor has; None for those
             that it has.
+        rotary_base: of layers that attend to whole rows, instead of that of their config; None for the latter.
         zeros: whether layers that are built start with zeros, except for poolers and the last layers of heads, because
             their weights are assigned next: to draw the 110 million of base takes two seconds.
     """
@@ -132,6 +133,7 @@ class Mode:
     whole_rows: bool = False
     dispatch: Dispatch | None = None
     kernels: frozenset[str] | None = None
+    rotary_base: float | None = None
     zeros: bool = False
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Optimizers: AdamW with and without bias correction (without it: BERT's Adam), LAMB, RAdam.
+"""Optimizers: AdamW with and without bias correction (without it: BERT's Adam), StableAdamW, LAMB, RAdam, Muon.
 
 The whole update runs inside a replica, on that replica's copy of the variables: every replica applies the same reduced
 gradient, so none needs a merge call.
@@ -19,6 +19,7 @@ from bert_tf.model.processors import only_cpus
 _EXCLUDED = ("bias", "gamma", "beta")
 # Variables of fewer elements are updated by TensorFlow's kernel: to call a compiled program takes longer.
 _COMPILED = 2**17
+_MOMENTUM = 0.95  # of Muon
 
 
 def create(variables: Sequence[keras.Variable], config: TrainConfig) -> "Optimizer":
@@ -27,7 +28,13 @@ def create(variables: Sequence[keras.Variable], config: TrainConfig) -> "Optimiz
     Args:
         config: resolved (`TrainConfig.resolved`).
     """
-    classes: dict[str, type[Optimizer]] = {"adamw": AdamW, "lamb": Lamb, "radam": RAdam}
+    classes: dict[str, type[Optimizer]] = {
+        "adamw": AdamW,
+        "stable_adamw": StableAdamW,
+        "lamb": Lamb,
+        "radam": RAdam,
+        "muon": Muon,
+    }
     return classes[config.optimizer](variables, config)
 
 
@@ -67,8 +74,9 @@ class Optimizer(tf.Module):
     LayerNorm and biases are not decayed. Args as for `create`.
 
     Attributes:
-        slots: the state to save, by name: PATH/m and PATH/v, float32 of the variable's shape, and `updates`, int64, the
-            number of calls of `apply`: skipped updates do not count in the bias correction.
+        slots: the state to save, by name: PATH/m and, except for matrices of Muon, PATH/v, float32 of the variable's
+            shape, and `updates`, int64, the number of calls of `apply`: skipped updates do not count in the bias
+            correction.
     """
 
     def __init__(self, variables: Sequence[keras.Variable], config: TrainConfig) -> None:
@@ -82,11 +90,16 @@ class Optimizer(tf.Module):
         self._beta_1, self._beta_2 = (float(np.float32(beta)) for beta in (config.beta_1, config.beta_2))
         self._epsilon, self._bias_correction = config.epsilon, config.bias_correction
         self.slots: dict[str, tf.Variable] = {}
+        self._moments: list[list[tf.Variable]] = []
         for path, variable in zip(paths, self._variables, strict=True):
-            for slot in ("m", "v"):
-                self.slots[f"{path}/{slot}"] = tf.Variable(tf.zeros(variable.shape), trainable=False)
-        self._moments = list(zip(*[iter(self.slots.values())] * 2, strict=True))
+            names = [f"{path}/{slot}" for slot in self._slots_of(variable, path)]
+            self._moments.append([tf.Variable(tf.zeros(variable.shape), trainable=False) for _ in names])
+            self.slots |= dict(zip(names, self._moments[-1], strict=True))
         self._updates = self.slots["updates"] = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    def _slots_of(self, variable: tf.Variable, path: str) -> tuple[str, ...]:
+        """The moments of a variable."""
+        return ("m", "v")
 
     def apply(
         self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor | float, factor: tf.Tensor | float = 1.0
@@ -154,15 +167,76 @@ class AdamW(Optimizer):
     def _apply(
         self, gradients: Sequence[tf.Tensor], factor: tf.Tensor, learning_rate: tf.Tensor, count: tf.Tensor
     ) -> None:
-        step, epsilon = learning_rate, self._epsilon
-        if self._bias_correction:
-            # m / first / (sqrt(v / second) + epsilon), with the common factor taken out.
-            first, second = self._corrections(count)
-            step = learning_rate * tf.sqrt(second) / first
-            epsilon = epsilon * tf.sqrt(second)
+        first, second = self._corrections(count) if self._bias_correction else (tf.constant(1.0), tf.constant(1.0))
+        # m / first / (sqrt(v / second) + epsilon), with the common factor taken out.
+        step, epsilon = learning_rate * tf.sqrt(second) / first, self._epsilon * tf.sqrt(second)
         for index, gradient in enumerate(gradients):
-            rate = self._scaled(learning_rate, index)
-            self._adam(index, gradient, factor, rate, self._scaled(step, index), epsilon)
+            share = self._share(index, gradient, factor, second)
+            if share is not None:
+                self._adam(index, gradient, factor, learning_rate * share, step * share, epsilon)
+
+    def _share(self, index: int, gradient: tf.Tensor, factor: tf.Tensor, second: tf.Tensor) -> tf.Tensor | float | None:
+        """By what the learning rate of a variable is multiplied; None if Adam does not update it.
+
+        Args:
+            second: 1 - beta_2 ** count, or 1 without bias correction.
+        """
+        return self._shares[index]
+
+
+class StableAdamW(AdamW):
+    """AdamW that slows down where gradients outgrow their second moment (Wortsman et al., 2023, arXiv:2304.13013,
+    algorithm 2).
+
+    The rate of each variable is divided by the root of the mean of gradient ** 2 / second moment, if that is above 1.
+    """
+
+    def _share(self, index: int, gradient: tf.Tensor, factor: tf.Tensor, second: tf.Tensor) -> tf.Tensor | float | None:
+        v = self._moments[index][1]
+        compiled = only_cpus() and v.shape.num_elements() >= _COMPILED
+        excess = (_compiled_excess if compiled else _excess)(
+            v.handle, gradient, factor, second, self._beta_2, self._epsilon
+        )
+        return self._shares[index] / tf.maximum(excess, 1.0)
+
+
+class Muon(AdamW):
+    """Momentum whose update is made orthogonal, for the matrices of blocks; AdamW for all else (Jordan et al., 2024).
+
+    Momentum is Nesterov's, 0.95. Updates are scaled to those of AdamW, so that both share a learning rate (Liu et al.,
+    2025, arXiv:2502.16982, section 2.2). Query, key and value are matrices of their own.
+    """
+
+    def __init__(self, variables: Sequence[keras.Variable], config: TrainConfig) -> None:
+        super().__init__(variables, config)
+        self._parts = [_parts(variable) for variable in variables]
+
+    def _slots_of(self, variable: tf.Variable, path: str) -> tuple[str, ...]:
+        is_matrix_of_block = variable.shape.rank == 2 and _layer(path) is not None and path.endswith("/kernel")
+        return ("m",) if is_matrix_of_block else super()._slots_of(variable, path)
+
+    def _apply(
+        self, gradients: Sequence[tf.Tensor], factor: tf.Tensor, learning_rate: tf.Tensor, count: tf.Tensor
+    ) -> None:
+        super()._apply(gradients, factor, learning_rate, count)
+        for index, gradient in enumerate(gradients):
+            if len(self._moments[index]) == 1:
+                self._orthogonal(index, gradient * factor, self._scaled(learning_rate, index))
+
+    def _share(self, index: int, gradient: tf.Tensor, factor: tf.Tensor, second: tf.Tensor) -> tf.Tensor | float | None:
+        return None if len(self._moments[index]) == 1 else super()._share(index, gradient, factor, second)
+
+    def _orthogonal(self, index: int, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
+        (m,) = self._moments[index]
+        momentum = m + (gradient - m) * (1.0 - _MOMENTUM)
+        _assign(m, momentum)
+        ahead = gradient + (momentum - gradient) * _MOMENTUM
+        # [parts, rows, columns]
+        matrices = tf.stack(tf.split(ahead, self._parts[index], -1))
+        size = 0.2 * math.sqrt(max(matrices.shape[1:]))
+        update = tf.concat(tf.unstack(orthogonalized(matrices)), -1)
+        variable = self._variables[index]
+        _subtract(variable, learning_rate * (size * update + self._decay[index] * variable))
 
 
 class RAdam(Optimizer):
@@ -223,7 +297,7 @@ class Lamb(Optimizer):
 
     def __init__(self, variables: Sequence[keras.Variable], config: TrainConfig) -> None:
         super().__init__(variables, config)
-        self._parts = [3 if variable.path.endswith("qkv/kernel") else 1 for variable in variables]
+        self._parts = [_parts(variable) for variable in variables]
 
     def _apply(
         self, gradients: Sequence[tf.Tensor], factor: tf.Tensor, learning_rate: tf.Tensor, count: tf.Tensor
@@ -241,6 +315,42 @@ class Lamb(Optimizer):
                 update += self._decay[index] * weight
                 update *= _trust_ratio(weight, update, self._parts[index])
             _subtract(variable, self._scaled(learning_rate, index) * update)
+
+
+def _parts(variable: keras.Variable) -> int:
+    """Number of matrices side by side in this one, which other implementations have as variables of their own."""
+    return 3 if variable.path.endswith("qkv/kernel") else 1
+
+
+def orthogonalized(matrices: tf.Tensor) -> tf.Tensor:
+    """The nearest matrices with orthogonal rows, or columns if there are fewer of these, up to factors of 0.7 to 1.2.
+
+    Five steps of a Newton-Schulz iteration of fifth order, with the coefficients of Jordan et al., which are the
+    steepest at 0 and need not converge.
+
+    Args:
+        matrices: float32 [n, rows, columns].
+    """
+    flipped = matrices.shape[1] > matrices.shape[2]
+    x = tf.linalg.matrix_transpose(matrices) if flipped else matrices
+    x /= tf.sqrt(tf.reduce_sum(tf.square(x), [1, 2], keepdims=True)) + 1e-7
+    for _ in range(5):
+        product = tf.matmul(x, x, transpose_b=True)
+        x = 3.4445 * x + tf.matmul(-4.775 * product + 2.0315 * tf.matmul(product, product), x)
+    return tf.linalg.matrix_transpose(x) if flipped else x
+
+
+def _excess(
+    v: tf.Tensor, gradient: tf.Tensor, factor: tf.Tensor, second: tf.Tensor, beta_2: float, epsilon: float
+) -> tf.Tensor:
+    """Root of the mean of gradient ** 2 / its corrected second moment, in which the gradient is counted, float32."""
+    squared = tf.square(gradient * factor)
+    old = tf.raw_ops.ReadVariableOp(resource=v, dtype=tf.float32)
+    moment = (old + (squared - old) * (1.0 - beta_2)) / second
+    return tf.sqrt(tf.reduce_mean(squared / tf.maximum(moment, epsilon**2)))
+
+
+_compiled_excess = tf.function(_excess, autograph=False, jit_compile=True)
 
 
 @tf.function(autograph=False, jit_compile=True)

@@ -43,6 +43,7 @@ class Phase:
         end: updates done after it.
         config: the settings of this phase, resolved (`TrainConfig.resolved`).
         restarts: whether the learning-rate schedule starts again.
+        rotary_base: as in `PhaseConfig`.
     """
 
     number: int
@@ -50,6 +51,7 @@ class Phase:
     end: int
     config: TrainConfig
     restarts: bool
+    rotary_base: float | None = None
 
 
 def split(config: TrainConfig, total_steps: int, replicas: int = 1) -> list[Phase]:
@@ -74,7 +76,7 @@ def split(config: TrainConfig, total_steps: int, replicas: int = 1) -> list[Phas
                 "the phase out or train longer"
             )
         restarts = number == 0 or settings.learning_rate is not None
-        phases.append(Phase(number, first, end, config.in_phase(settings), restarts))
+        phases.append(Phase(number, first, end, config.in_phase(settings), restarts, settings.rotary_base))
         _check_batch(phases[-1].config, replicas, f"train.phases[{number}]: ")
         first = end
     return phases

@@ -22,8 +22,11 @@ def learning_rate(config: TrainConfig, total_steps: int) -> Schedule:
         cosine      end + (peak - end) * (1 + cos(pi * (1 - left))) / 2
         noam        peak * sqrt(warm-up updates / number of this update)
         constant    peak
-    From `total_steps` on, linear, polynomial and cosine stay at `end`. Noam's peak is what Vaswani et al. write as
-    (width * warm-up updates) ** -0.5.
+        stable      peak, until the last `decay` of the updates; in these end + (peak - end) * (1 - sqrt(1 - left)),
+                    where `left` is the share of these updates that remains (warm-up, stable, decay: Haegele et al.,
+                    2024, arXiv:2405.18392; ModernBERT)
+    From `total_steps` on, linear, polynomial, cosine and stable stay at `end`. Noam's peak is what Vaswani et al. write
+    as (width * warm-up updates) ** -0.5.
 
     Args:
         config: resolved (`TrainConfig.resolved`), with a learning rate.
@@ -35,6 +38,8 @@ def learning_rate(config: TrainConfig, total_steps: int) -> Schedule:
     # google-research/bert counts the first update of warm-up as 0, and starts the decay at 0 too.
     number = 0.0 if config.warmup_from_zero else 1.0
     fall = total_steps if config.decay_from_start else total_steps - warmup
+    if config.schedule == "stable":
+        fall = min(fall, config.decay * total_steps)
 
     def rate(step: tf.Tensor | int) -> tf.Tensor:
         step = tf.cast(step, tf.float32)
@@ -56,6 +61,7 @@ _SHAPES: dict[str, Callable[[tf.Tensor, float], tf.Tensor]] = {
     "linear": lambda left, _: left,
     "polynomial": lambda left, power: left**power,
     "cosine": lambda left, _: 0.5 + 0.5 * tf.cos(math.pi * (1.0 - left)),
+    "stable": lambda left, _: 1.0 - tf.sqrt(1.0 - left),
 }
 
 

@@ -1,5 +1,6 @@
 """The training step: one update on any tf.distribute strategy, and several of them as one compiled function."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -10,7 +11,7 @@ import tensorflow as tf
 from bert_tf.config import TrainConfig
 from bert_tf.inputs.batching import microbatch
 from bert_tf.inputs.identity import batch_fingerprint
-from bert_tf.model.mode import Mode, Seeds, computing, fold_in
+from bert_tf.model.mode import Mode, Seeds, computing, current, fold_in
 from bert_tf.tasks.objective import Objective
 from bert_tf.training.optimizers import Optimizer
 from bert_tf.training.schedules import Schedule
@@ -109,7 +110,11 @@ class Step:
         self.names = (*objective.losses, *objective.metric_names, "gradient_norm")
 
     def compiled(
-        self, iterator: Iterator[tuple[Tensors, tf.Tensor]], prepare: Callable[[Tensors], Tensors], accumulation: int
+        self,
+        iterator: Iterator[tuple[Tensors, tf.Tensor]],
+        prepare: Callable[[Tensors], Tensors],
+        accumulation: int,
+        rotary_base: float | None = None,
     ) -> TfFunction:
         """A tf.function that trains on the next batches of `iterator`.
 
@@ -117,6 +122,7 @@ class Step:
             iterator: yields (features, position), as `batching.stream` does.
             prepare: applied to each micro-batch's features, inside the step.
             accumulation: micro-batches per update.
+            rotary_base: of the `Mode` of the updates.
 
         Returns:
             tf.function of (first, steps, nonfinite, scale_state): the updates done before, the updates to do and the
@@ -130,7 +136,7 @@ class Step:
         def replica_step(
             batches: list[Tensors], step: tf.Tensor, scale: tf.Tensor
         ) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor]:
-            return self.on_replica([prepare(features) for features in batches], step, scale)
+            return self.on_replica([prepare(features) for features in batches], step, scale, rotary_base)
 
         def run(first: tf.Tensor, steps: tf.Tensor, nonfinite: tf.Tensor, scale_state: tf.Tensor) -> tuple[Any, ...]:
             # The loop decides on the count of calls alone, an int32, which TensorFlow keeps on the host even if there
@@ -169,7 +175,7 @@ class Step:
         return tf.function(run, autograph=False)
 
     def on_replica(
-        self, batches: Sequence[Tensors], step: tf.Tensor, scale: tf.Tensor
+        self, batches: Sequence[Tensors], step: tf.Tensor, scale: tf.Tensor, rotary_base: float | None = None
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor]:
         """One update in replica context: all replicas call it, each with its part of the batch.
 
@@ -177,6 +183,7 @@ class Step:
             batches: feature dicts of this replica's micro-batches, prepared.
             step: int64 scalar, updates done before this one.
             scale: float32 scalar, the loss scale.
+            rotary_base: as for `compiled`.
 
         Returns:
             (sums and weights of the metrics, float32 [metrics, 2]; dict name -> the objective's counts, float32; bool
@@ -185,7 +192,7 @@ class Step:
         context = tf.distribute.get_replica_context()
         divisors = self._divisors(context, batches)
         numbers = [context.replica_id_in_sync_group * len(batches) + index for index in range(len(batches))]
-        gradients, metrics, counts = self._shard_gradients(list(batches), divisors, numbers, step, scale)
+        gradients, metrics, counts = self._shard_gradients(list(batches), divisors, numbers, step, scale, rotary_base)
         gradients = context.all_reduce("SUM", gradients, options=_PACKED)
         metrics, finite = self._update(gradients, context.all_reduce("SUM", metrics), step, scale)
         return metrics, {name: context.all_reduce("SUM", count) for name, count in counts.items()}, finite
@@ -197,11 +204,12 @@ class Step:
         numbers: list[tf.Tensor | int],
         step: tf.Tensor,
         scale: tf.Tensor,
+        rotary_base: float | None,
     ) -> tuple[list[tf.Tensor], tf.Tensor, dict[str, tf.Tensor]]:
         """Gradients, metrics without the gradient's norm, and counts of a replica's micro-batches, summed.
 
         Args:
-            batches, step, scale: as for `on_replica`.
+            batches, step, scale, rotary_base: as for `on_replica`.
             divisors: as `_divisors` returns.
             numbers: of the micro-batches, in the whole batch: each has its own dropout masks.
         """
@@ -210,7 +218,8 @@ class Step:
         gradients: list[tf.Tensor] = []
         metrics, counts = 0.0, []
         for index, (features, number) in enumerate(zip(batches, numbers, strict=True)):
-            with tf.control_dependencies(gradients):  # one micro-batch after the other, or they all hold memory at once
+            # One micro-batch after the other, or they all hold memory at once.
+            with tf.control_dependencies(gradients), computing(Mode(rotary_base=rotary_base)):
                 added, added_metrics = self._gradients(features, divisors[index], fold_in(seed, number), scale)
             if config.clip_on == "replica":
                 factor = _clip_factor(tf.linalg.global_norm(added) / scale, config.clip_norm)
@@ -287,7 +296,7 @@ class Step:
         """As `_gradients`, of a part of a micro-batch."""
         objective = self._objective
         fusion: Literal["static", "every"] = "every" if self.fuse_every_shape else "static"
-        mode = Mode(seeds=Seeds(seed), fusion=fusion, recompute=self._config.remat)
+        mode = dataclasses.replace(current(), seeds=Seeds(seed), fusion=fusion, recompute=self._config.remat)
         with tf.GradientTape() as tape, computing(mode):
             outputs = self._model({name: features[name] for name in self._inputs}, training=True)
             metrics = objective.loss_and_metrics(features, outputs)

@@ -73,6 +73,8 @@ class Trainer:
         self.task, self.model, self.config, self.strategy = task, model, config, strategy
         self.total_steps = total_steps
         self.phases = phases.split(config, total_steps, strategy.num_replicas_in_sync)
+        if any(phase.rotary_base for phase in self.phases) and encoder_of(model).config.positions != "rotary":
+            raise ConfigError("a phase of train.phases has a rotary_base, but model.positions is 'table'; leave it out")
         with strategy.scope():
             self.optimizer = optimizers.create(model.trainable_variables, config)
         self._learning_rate = phases.learning_rate(self.phases)
@@ -162,7 +164,7 @@ class Trainer:
             epoch, used = epoch + 1, 0
         with memory_errors(self._smaller()):
             iterator = input_state.open(source.batches, (epoch, used), self.step if self.step > phase.first else None)
-            call = self.train_step.compiled(iterator, source.prepare, phase.config.accumulation)
+            call = self.train_step.compiled(iterator, source.prepare, phase.config.accumulation, phase.rotary_base)
             # Traced here, not by the first call: what is done meanwhile would compete with tracing for Python.
             return call.get_concrete_function(*self._arguments(1)), iterator
 

@@ -140,6 +140,15 @@ def test_only_maskable_tokens_are_masked_and_the_labels_are_the_original_ids(mas
         assert (masked.input_ids[row, untouched] == ids[row, untouched]).all()
 
 
+def test_special_tokens_are_masked_like_others_where_the_data_says_so():
+    ids, _, lengths = batch_of([64] * 500, 72)
+    masked = mask(ids, lengths, rate=0.25, max_predictions=16, mask_special=True)
+    share = np.bincount(masked.positions.ravel(), minlength=72) / len(ids)
+    # 16 of 64 positions, those of [CLS] and [SEP] (0, 32 and 63) among them: five standard deviations of 500 draws.
+    assert np.abs(share[:64] - 0.25).max() < 5 * (0.25 * 0.75 / 500) ** 0.5 and not share[64:].any()
+    assert {int(masked.labels[masked.positions == place][0]) for place in (0, 32, 63)} == {CLS, SEP}
+
+
 def check_shares(kinds):
     """kinds: counts of [MASK], unchanged and random ids."""
     # A random id is [MASK] or the old id with probability 1 / VOCAB each.

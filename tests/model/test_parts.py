@@ -16,7 +16,7 @@ from bert_tf.errors import ConfigError, DataError, UnsuitedError
 from bert_tf.inference.samples import SENTENCES, calibration_texts
 from bert_tf.inference.saved_model import export
 from bert_tf.model.encoder import attention_probabilities
-from bert_tf.model.mode import infer
+from bert_tf.model.mode import Mode, computing, infer
 from bert_tf.model.precision.int8 import calibrate
 from bert_tf.model.precision.optimize import optimized
 from bert_tf.model.pruning import Kept, layer_weights, part_weights, pruned_config, pruned_weights
@@ -48,6 +48,51 @@ CASES = {
     "no first norm": {"norm": "pre", "first_norm": False},
     "all": ALL,
 }
+
+
+@pytest.mark.parametrize("by_depth", [False, True])
+def test_each_kernel_of_a_new_encoder_is_drawn_alone_with_its_range(by_depth):
+    config = small_config(hidden_size=128, intermediate_size=128, initializer_by_depth=by_depth)
+    kernels = {
+        variable.path: variable.numpy() for variable in BertEncoder(config).weights if variable.path.endswith("kernel")
+    }
+    # Correlations of as many numbers as two kernels have in common: equal ones in another shape would give 1.
+    flat = [kernel.ravel()[: 128 * 128] for kernel in kernels.values()]
+    assert np.abs(np.corrcoef(flat) - np.eye(len(flat))).max() < 0.05
+    for path, kernel in kernels.items():
+        added = path.endswith(("attention/output/kernel", "layer_0/output/kernel", "layer_1/output/kernel"))
+        # Keras cuts the normal distribution at two standard deviations, which leaves 0.88 of one.
+        expected = 0.88 * 0.02 / (2 if by_depth and added else 1)  # two layers with two sublayers each
+        assert kernel.std() == pytest.approx(expected, rel=0.03)
+
+
+def test_the_output_of_attention_may_have_a_rate_of_its_own():
+    inputs = features()
+    encoder = encoder_of(**{**ALL, "num_layers": 1, "local_layers": (), "attention_output_dropout": 0.5})
+    # Without the feed-forward network, what the block adds to its input is the output of its attention.
+    (block,) = encoder.blocks()
+    block.output_projection.kernel.assign(tf.zeros_like(block.output_projection.kernel))
+    states = tf.constant(np.random.default_rng(0).normal(size=[*inputs["input_mask"].shape, 32]), tf.float32)
+    at = tf.expand_dims(tf.range(states.shape[1]), 0)
+
+    def added(training):
+        with seeded([1, 2]):
+            return (block(states, tf.zeros([1, 1, 1, 1]), at, training=training) - states).numpy()
+
+    ratio = added(True) / added(False)
+    dropped = np.abs(ratio) < 1e-3
+    assert abs(dropped.mean() - 0.5) < 0.05
+    np.testing.assert_allclose(ratio[~dropped], 2.0, rtol=1e-3)
+
+
+def test_a_mode_may_have_another_rotary_base_for_layers_that_attend_to_the_whole_row():
+    ours, other = encoder_of(**ALL), encoder_of(**ALL | {"rotary_base": 77.0})
+    other.set_weights(ours.get_weights())
+    with computing(Mode(rotary_base=77.0)):
+        found = infer(ours, features())
+    expected, before = infer(other, features()), infer(ours, features())
+    np.testing.assert_array_equal(found["sequence_output"], expected["sequence_output"])
+    assert np.abs(found["sequence_output"] - before["sequence_output"]).max() > 1e-3
 
 
 def encoder_of(seed=0, **config):

@@ -1,5 +1,5 @@
-"""Each optimizer against an independent implementation in float64: google-research/bert's and LAMB's written here
-in NumPy, AdamW and RAdam from PyTorch."""
+"""Each optimizer against an independent implementation in float64: google-research/bert's, LAMB's and StableAdamW's
+written here in NumPy, AdamW and RAdam from PyTorch; Muon against the singular vectors that it keeps, and PyTorch's."""
 
 import dataclasses
 
@@ -207,7 +207,90 @@ def test_the_trust_ratio_of_lamb_is_one_if_a_norm_is_zero():
     assert (kernel.numpy() == 1.0).all()
 
 
-@pytest.mark.parametrize("name", ["adamw", "radam"])
+def stable(epsilon):
+    """Wortsman et al. (2023), algorithm 2, with the decay outside of the moments."""
+
+    def update(path, weight, m, v, gradient, rate, number):
+        m = BETA_1 * m + (1.0 - BETA_1) * gradient
+        v = BETA_2 * v + (1.0 - BETA_2) * gradient**2
+        m_hat, v_hat = m / (1 - BETA_1**number), v / (1 - BETA_2**number)
+        excess = np.sqrt(np.mean(gradient**2 / np.maximum(v_hat, epsilon**2)))
+        rate = rate / max(1.0, excess)
+        decay = DECAY if path in DECAYED else 0.0
+        return weight - rate * (decay * weight + m_hat / (np.sqrt(v_hat) + epsilon)), m, v
+
+    return update
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("epsilon", [1e-6, pytest.param(1e-3, marks=SLOW)])
+def test_stable_adamw_follows_its_paper(epsilon):
+    compare(stable(epsilon), optimizer="stable_adamw", epsilon=epsilon)
+
+
+def matrix_of_block(rows, columns, path):
+    value = np.random.default_rng(rows).normal(size=[rows, columns])
+    variable = keras.Variable(value, name="kernel", dtype="float32")
+    variable._path = path
+    return variable
+
+
+@pytest.mark.parametrize("rows, columns", [(8, 24), (24, 8), (16, 16)])
+def test_orthogonalized_matrices_keep_singular_vectors_and_have_singular_values_near_one(rows, columns):
+    matrix = np.random.default_rng(rows).normal(size=[2, rows, columns]).astype("float32") * [[[1e-4]], [[100.0]]]
+    found = optimizers.orthogonalized(tf.constant(matrix, tf.float32)).numpy()
+
+    for before, after in zip(matrix, found, strict=True):
+        left, _, right = np.linalg.svd(before, full_matrices=False)
+        values = left.T @ after @ right.T
+        assert np.abs(values - np.diag(np.diag(values))).max() < 1e-4
+        # Values far below the largest one would need further steps; those of a random matrix are not.
+        assert np.diag(values).max() < 1.25 and np.median(np.diag(values)) > 0.65
+
+
+def test_muon_moves_matrices_of_blocks_by_orthogonal_steps_of_adams_size_and_the_rest_like_adamw():
+    qkv = matrix_of_block(8, 24, "layer_0/attention/qkv/kernel")
+    others = [matrix_of_block(8, 24, path) for path in ("embeddings/word_embeddings", "classification/kernel")]
+    before = [variable.numpy() for variable in (qkv, *others)]
+    optimizer = create([qkv, *others], optimizer="muon")
+    assert [name for name in optimizer.slots if "layer_0" in name] == ["layer_0/attention/qkv/kernel/m"]
+    gradient = np.random.default_rng(0).normal(size=[8, 24]).astype("float32")
+    optimizer.apply([tf.constant(gradient)] * 3, tf.constant(0.01))
+
+    for old, part, own in zip(*(np.split(x, 3, axis=1) for x in (before[0], qkv.numpy(), gradient)), strict=True):
+        step = (old * (1 - 0.01 * DECAY) - part) / 0.01
+        left, _, right = np.linalg.svd(own)  # after one update, momentum is in proportion to the gradient
+        values = np.diag(left.T @ step @ right.T) / (0.2 * np.sqrt(8))
+        assert values.max() < 1.25 and np.median(values) > 0.65
+    adam = create(others, optimizer="adamw")
+    moved = [variable.numpy() for variable in others]
+    for variable, value in zip(others, before[1:], strict=True):
+        variable.assign(value)
+    adam.apply([tf.constant(gradient)] * 2, tf.constant(0.01))
+    for variable, value in zip(others, moved, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows, columns", [(16, 64), (64, 16)])
+def test_twenty_steps_of_muon_are_near_those_of_pytorch(rows, columns):
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("this PyTorch has no Muon")
+    kernel = matrix_of_block(rows, columns, "layer_0/output/kernel")
+    parameter = torch.nn.Parameter(torch.tensor(kernel.numpy()))
+    before, optimizer = kernel.numpy(), create([kernel], optimizer="muon")
+    theirs = torch.optim.Muon([parameter], lr=0.01, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
+    for gradient in np.random.default_rng(0).normal(size=[STEPS, rows, columns]).astype("float32"):
+        optimizer.apply([tf.constant(gradient)], tf.constant(0.01))
+        parameter.grad = torch.tensor(gradient)
+        theirs.step()
+    # PyTorch computes the iteration in bfloat16.
+    moved = np.linalg.norm(parameter.detach().numpy() - before)
+    assert np.linalg.norm(kernel.numpy() - parameter.detach().numpy()) < 0.02 * moved
+
+
+@pytest.mark.parametrize("name", ["adamw", "radam", "stable_adamw"])
 def test_only_biases_and_layer_norm_are_not_decayed(name):
     trained = variables()
     before = {variable.path: variable.numpy() for variable in trained}
@@ -256,7 +339,7 @@ def test_layer_decay_equals_electras():
     assert optimizers.layer_rates(list(DEPTHS), 1.0) == [1.0] * len(DEPTHS)
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb", "radam"])
+@pytest.mark.parametrize("name", ["adamw", "lamb", "radam", "stable_adamw"])
 def test_layer_decay_scales_the_whole_update_with_its_decay(name):
     def moved(layer_decay, of):
         variable = keras.Variable(np.linspace(-1, 1, 24).reshape(4, 6), name="kernel", dtype="float32")
@@ -278,7 +361,7 @@ def test_layer_decay_scales_the_whole_update_with_its_decay(name):
 
 
 # tests/training/test_xla.py has RAdam in a compiled step.
-@pytest.mark.parametrize("name", [pytest.param("adamw", marks=SLOW), "lamb", pytest.param("radam", marks=SLOW)])
+@pytest.mark.parametrize("name", ["lamb", *(pytest.param(name, marks=SLOW) for name in ("adamw", "radam", "muon"))])
 def test_an_update_can_be_compiled_by_xla_with_the_same_result(name):
     found = {}
     for compiled in (False, True):

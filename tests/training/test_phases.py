@@ -132,12 +132,35 @@ def test_a_phase_with_its_own_rate_restarts_the_schedule_up_to_the_next_such_pha
     assert found[19] < 0.1 < max(found[20:]) == 0.5
 
 
+def test_a_stable_schedule_may_fall_in_its_last_phase_alone():
+    two = (PhaseConfig(0.5, learning_rate=1.0, decay=0.0), PhaseConfig(0.5, learning_rate=0.5, warmup=0.0, decay=0.2))
+    found = rates(TrainConfig(schedule="stable", warmup=0.1, phases=two), 40)
+    assert found[:20] == [0.5, *[1.0] * 19] and found[20:37] == [0.5] * 17 and 0 < found[39] < 0.1
+
+
 def test_data_settings_of_a_phase_override_the_runs():
     data = PretrainingData(max_length=128, max_predictions=20, masking="span")
     assert data.in_phase(PhaseConfig(max_length=512, max_predictions=76)) == PretrainingData(
         max_length=512, max_predictions=76, masking="span"
     )
     assert data.in_phase(PhaseConfig(batch_size=2)) == data
+
+
+def test_a_phase_has_its_own_rotary_base_and_its_shape_does_not_matter(tmp_path):
+    def train(name, shape, phases=()):
+        settings = {"total_steps": 2, "log_every": 1, "steps_per_call": 1, "phases": phases}
+        trained = trainer(shape={"positions": "rotary", "initializer_range": 0.5} | shape, **settings)
+        loop = loop_of(trained, [Input(epochs(8))] * max(len(phases), 1), str(tmp_path / name))
+        return [point["loss"] for point in loop.run().points]
+
+    found = train("phases", {"rotary_base": 3.0}, (PhaseConfig(0.5, rotary_base=50.0), PhaseConfig(0.5)))
+    assert found[0] == train("before", {"rotary_base": 50.0})[0] != train("after", {"rotary_base": 3.0})[0]
+    whole = train(
+        "whole", {"rotary_base": 3.0}, (PhaseConfig(0.5, rotary_base=50.0), PhaseConfig(0.5, rotary_base=50.0))
+    )
+    assert found[0] == whole[0] and found[1] != whole[1]
+    with raises(ConfigError, "rotary_base", "model.positions is 'table'"):
+        trainer(phases=(PhaseConfig(1.0, rotary_base=50.0),))
 
 
 @pytest.mark.parametrize(
@@ -150,6 +173,7 @@ def test_data_settings_of_a_phase_override_the_runs():
             (PhaseConfig(0.5), PhaseConfig(0.5, warmup=0.1)),
             ("train.phases[1].warmup", "0.1", "learning_rate"),
         ),
+        ((PhaseConfig(1.0, decay=0.1),), ("train.phases[0].decay", "0.1", "learning_rate")),
     ],
 )
 def test_invalid_phases_are_refused(phases, message):

@@ -23,6 +23,7 @@ from bert_tf.inputs.corpus.service import through_service
 from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.inputs.masking import Masker
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.mode import computing, current
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.tasks.replaced_tokens import Electra
@@ -35,7 +36,7 @@ from bert_tf.training.runs import dry_run
 from bert_tf.training.runs.run import Place, PlaceOptions, Run, expect
 from bert_tf.training.speed import peak_flops, pretraining_flops
 from bert_tf.training.strategy import is_chief, parallel_parts
-from bert_tf.types import Json, Metrics
+from bert_tf.types import Json, Metrics, Tensors
 
 # Pairs of validation text per evaluation during pre-training; always the same ones.
 _VALIDATION_PAIRS = 1024
@@ -145,14 +146,21 @@ class PretrainingRun(Run):
     def evaluations(self, model: keras.Model) -> Sequence[Callable[[], Metrics] | None]:
         if not self._validation:
             return [None] * len(self._phases)
-        batches = [
-            _validation_batches(self._validation._replace(data=data), self.languages, batch_size, self.train.seed)
-            for data, batch_size in self._phases
-        ]
         return [
-            evaluator(self.task.objective, model, own, self.strategy, source.prepare)
-            for own, source in zip(batches, self.inputs, strict=True)
+            functools.partial(_computing, phase.rotary_base, self._evaluator(model, data.of_validation(), batch_size))
+            for (data, batch_size), phase in zip(self._phases, self._parts, strict=True)
         ]
+
+    def _evaluator(self, model: keras.Model, data: PretrainingData, batch_size: int) -> Callable[[], Metrics]:
+        """Evaluates the model on validation text."""
+        assert self._validation
+        corpus = self._validation._replace(data=data)
+        batches = _validation_batches(corpus, self.languages, batch_size, self.train.seed)
+        return evaluator(self.task.objective, model, batches, self.strategy, self._prepare(data))
+
+    def _prepare(self, data: PretrainingData) -> Callable[[Tensors], Tensors]:
+        """The `prepare` of an `Input` of such batches."""
+        return Masker(data, self.tokenizer).in_step() if data.mask_on == "device" else lambda features: features
 
     def run(self) -> Json:
         with reading(self._read_from):
@@ -241,13 +249,13 @@ class PretrainingRun(Run):
         def make(epoch: tf.Tensor | int, shard: tuple[int, int] | None = None) -> tf.data.Dataset:
             return pretraining_dataset(corpus, seed=seed, epoch=epoch, batch_size=batch_size, shard=shard)
 
-        source = Input(
+        return Input(
             through_service(make, data.service, data.service_workers) if data.service else make,
             length=data.max_length,
             row_flops=self.row_flops(data),
             check=functools.partial(_check_unchanged, self._files, contents),
+            prepare=self._prepare(data),
         )
-        return source._replace(prepare=Masker(data, corpus.tokenizer).in_step()) if data.mask_on == "device" else source
 
 
 def pretrain(
@@ -281,6 +289,12 @@ def pretraining_task(
     if data.objective == "span_boundary":
         return SpanBoundary(tokenizer, max_length, languages, longest=max_predictions)
     return (MaskedLM if data.pairs == "none" else Pretraining)(tokenizer, max_length, languages)
+
+
+def _computing(rotary_base: float | None, evaluate: Callable[[], Metrics]) -> Metrics:
+    """Evaluates in a phase with this rotary base."""
+    with computing(dataclasses.replace(current(), rotary_base=rotary_base)):
+        return evaluate()
 
 
 def _by_language(languages: Sequence[Language], results: Json) -> list[Json]:
