@@ -123,17 +123,17 @@ def by_predict(exported, examples):
     return [prediction for _, prediction in predictor(exported.task, exported.model, strategy)(examples, 32)]
 
 
-def check_same(found, expected):
-    """Strings must be equal, numbers within 1e-5 of the value or of 1."""
+def check_same(found, expected, tolerance=1e-5):
+    """Strings must be equal, numbers within `tolerance` of the value or of 1."""
     if isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
+        assert found == pytest.approx(expected, rel=tolerance, abs=tolerance)
     elif isinstance(expected, Mapping):
         assert list(found) == list(expected)
         for name, value in expected.items():
-            check_same(found[name], value)
+            check_same(found[name], value, tolerance)
     elif isinstance(expected, list):
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
-            check_same(one, other)
+            check_same(one, other, tolerance)
     else:
         assert found == expected
