@@ -101,7 +101,7 @@ def _converted(graph: TokenGraph) -> Any:
 
 
 def _quantize_smoothed(model: Any, steps: int) -> None:
-    """Rounds the products whose inputs are clipped by constants, and which add a bias.
+    """Rounds the products whose inputs are clipped by constants, and the bias if they add one.
 
     ONNX Runtime replaces the operations around each by one product of int8.
 
@@ -131,12 +131,13 @@ def _quantize_smoothed(model: Any, steps: int) -> None:
                 nodes.append(node)
             continue
         (product,), kernel, added = node.output, node.input[1], readers[node.output[0]]
-        (bias,) = (name for name in added.input if name != product)
+        bias = next((name for name in added.input if added.op_type == "Add" and name in constants), None)
         low, high = (float(value(name)) for name in clip.input[1:])
         scale = (high - low) / 255
         weights = value(kernel)
+        start = value(bias).ravel() if bias else np.zeros(weights.shape[1])
         # Columns of zeros, as after pruning, have a bias, too, which must fit into 32 bits.
-        least = np.maximum(np.abs(value(bias).ravel()) / (scale * 2**30), 1e-30)
+        least = np.maximum(np.abs(start) / (scale * 2**30), 1e-30)
         columns = np.maximum(np.abs(weights).max(0) / steps, least)
         step, zero = constant(f"{product}/step", np.array(scale, np.float32)), np.array(round(-low / scale), np.uint8)
         around = constant(f"{product}/zero", zero)
@@ -145,17 +146,18 @@ def _quantize_smoothed(model: Any, steps: int) -> None:
         # Zeros are the default, but without them ONNX Runtime computes in float32.
         zeros = constant(f"{kernel}/zeros", np.zeros(columns.shape, np.int8))
         sums = np.float32(scale) * columns.astype(np.float32)
-        start = constant(f"{product}/bias", np.round(value(bias).ravel() / sums).astype(np.int32))
+        steps_of_bias = constant(f"{product}/bias", np.round(start / sums).astype(np.int32))
+        results = added.output if bias else node.output
         nodes += [
             helper.make_node("QuantizeLinear", [clip.input[0], step, around], [f"{product}/rounded"]),
             helper.make_node("DequantizeLinear", [f"{product}/rounded", step, around], [f"{product}/rows"]),
             helper.make_node("DequantizeLinear", [rounded, scales, zeros], [f"{product}/kernel"], axis=1),
             helper.make_node(
-                "DequantizeLinear", [start, constant(f"{product}/sums", sums)], [f"{product}/start"], axis=0
+                "DequantizeLinear", [steps_of_bias, constant(f"{product}/sums", sums)], [f"{product}/start"], axis=0
             ),
-            helper.make_node("Gemm", [f"{product}/{part}" for part in ("rows", "kernel", "start")], [*added.output]),
+            helper.make_node("Gemm", [f"{product}/{part}" for part in ("rows", "kernel", "start")], [*results]),
         ]
-        replaced |= {*added.output}
+        replaced |= {*results}
     read = {name for node in nodes for name in node.input}
     nodes = [node for node in nodes if node.op_type != "Clip" or node.output[0] in read]
     used = {name for node in nodes for name in node.input}

@@ -85,8 +85,9 @@ def test_transformers_opens_the_tokenizer_beside_the_model_and_makes_its_inputs(
         assert found["token_type_ids"].tolist() == features["input_type_ids"].tolist()
 
 
-def test_int8_is_near(tmp_path):
-    task, model, exported = made("tagging", tmp_path / "int8", "litert", optimize="int8")
+@pytest.mark.parametrize("kind", ["tagging", pytest.param("classification by ModernBERT", marks=pytest.mark.slow)])
+def test_int8_is_near(tmp_path, kind):
+    task, model, exported = made(kind, tmp_path / "int8", "litert", optimize="int8")
     assert "int8: the outputs differ by" in exported.checked
     inputs = inputs_of(task, exported.inputs, "int32")
     check_outputs(task, model, inputs, run_alone(exported.path, inputs, tmp_path), rtol=0.1, atol=0.1)

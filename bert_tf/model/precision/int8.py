@@ -8,7 +8,9 @@ for all would leave these few bits. So
 - before the products of a LayerNorm's output, each channel is divided by a constant, by which its weights are
   multiplied (SmoothQuant: Xiao et al., 2023, arXiv:2211.10438); before the output projection of the attention, these
   constants are in the weights of the values;
-- channels of the intermediate layer that exceed the range are continued in additional channels (`continued`).
+- channels of the intermediate layer that exceed the range are continued in additional channels (`continued`). A gate
+  multiplies after the kernel, so there the activations are rounded apart from it, and these constants are in the
+  weights of the gate's other half.
 
 The products of the attention, which have no weights, are in bfloat16 where the processor has it. Where it has no dot
 products of int8, TensorFlow's usual operations compute the same products of the same numbers in float32.
@@ -22,9 +24,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.config import BertConfig
 from bert_tf.errors import DataError, UnsuitedError
 from bert_tf.model import fused
-from bert_tf.model.activations import activation
+from bert_tf.model.activations import activation, without_gradient
 from bert_tf.model.compute import DenseForm, Form, InferredAttention, InferredDense, bias_of, converted
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import encoder_of
@@ -57,27 +60,31 @@ def require_kernels() -> None:
         ) from None
 
 
+def is_gated(config: BertConfig) -> bool:
+    """Whether feed-forward networks have a gate, so that the inputs of their second product are as often below 0."""
+    return config.feed_forward == "gated"
+
+
 def calibrate(model: keras.Model, batches: Iterable[Tensors]) -> list[Largest]:
     """Runs a model in float32 on batches of features and returns the ranges of each block of its encoder.
 
     Raises:
         DataError: it computes NaN or infinity.
-        UnsuitedError: its feed-forward networks are gated, or have an activation that the kernels lack.
+        UnsuitedError: its feed-forward networks have an activation that the kernels lack, and no gate.
     """
     encoder = encoder_of(model)
-    for field, known in {"feed_forward": ("plain",), "activation": tuple(fused.ACTIVATIONS)}.items():
-        value = getattr(encoder.config, field)
-        if value not in known:
-            choices = " or ".join(map(repr, known))
-            raise UnsuitedError(
-                f"int8: model.{field} is {value!r}, and only {choices} can be rounded; use bfloat16, int4 or none"
-            )
-    blocks = encoder.blocks()
+    if not is_gated(encoder.config) and encoder.config.activation not in fused.ACTIVATIONS:
+        choices = " or ".join(map(repr, fused.ACTIVATIONS))
+        raise UnsuitedError(
+            f"int8: model.activation is {encoder.config.activation!r}, and only {choices} can be rounded without a "
+            "gate; use bfloat16, int4 or none"
+        )
+    blocks, one_sided = encoder.blocks(), () if is_gated(encoder.config) else ("output",)
     found: list[dict[str, Array]] = [{} for _ in blocks]
     for features in batches:
         tokens = features["input_mask"].numpy().reshape(-1) > 0
         observers = [
-            (layer, _Observer(layer, largest, name, tokens))
+            (layer, _Observer(layer, largest, name, tokens, signed=name in one_sided))
             for block, largest in zip(blocks, found, strict=True)
             for name, layer in products(block).items()
         ]
@@ -90,16 +97,18 @@ def calibrate(model: keras.Model, batches: Iterable[Tensors]) -> list[Largest]:
 
 
 class _Observer(DenseForm):
-    """Computes what a layer does, and raises `largest[name]` to the largest absolute values of its inputs."""
+    """Computes what a layer does, and raises `largest[name]` to the largest values of its inputs, absolute ones unless
+    `signed`.
+    """
 
-    def __init__(self, layer: Dense, largest: dict[str, Array], name: str, tokens: Array) -> None:
-        self._layer, self._largest, self._name, self._tokens = layer, largest, name, tokens
+    def __init__(self, layer: Dense, largest: dict[str, Array], name: str, tokens: Array, *, signed: bool) -> None:
+        self._layer, self._largest, self._name, self._tokens, self._signed = layer, largest, name, tokens, signed
 
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
         values = rows.numpy()
         if len(values) == len(self._tokens):  # all positions, as where hardly any is padding
             values = values[self._tokens]
-        values = (values if self._name == "output" else np.abs(values)).max(0)
+        values = (values if self._signed else np.abs(values)).max(0)
         # Of all batches, and of all layers that share these weights.
         self._largest[self._name] = np.maximum(self._largest.get(self._name, values), values)
         return InferredDense(self._layer)(rows)
@@ -175,7 +184,7 @@ class Product:
         offset: the value of 0, if the input is quint8 instead of qint8: a number, or one per input.
         activation: name of the activation, "" for none.
         bounds: smallest and largest value of a quint8 output; None for one that is not rounded.
-        for_attention: whether that is bfloat16 where kernels for bfloat16 are used; else float32.
+        shorter: whether that is bfloat16 where kernels for bfloat16 are used; else float32.
         trained: whether gradients are wanted: all whole numbers, inputs and outputs too, are then in float32, and
             kernel and bias are not copied.
     """
@@ -189,7 +198,7 @@ class Product:
         offset: tf.Tensor | float | None = None,
         activation: str = "",
         bounds: tuple[float, tf.Tensor | float] | None = None,
-        for_attention: bool = False,
+        shorter: bool = False,
         trained: bool = False,
     ) -> None:
         weights, largest = quantized(kernel)
@@ -197,7 +206,7 @@ class Product:
             # The kernel takes 0 for 0: the rest of the product is a constant, exactly.
             offsets = tf.broadcast_to(tf.cast(offset, tf.float32), tf.shape(weights)[:1])
             bias = bias + tf.linalg.matvec(weights * (largest / 127), offsets, transpose_a=True)
-        self._activation, self._for_attention, self._trained = activation, for_attention, trained
+        self._activation, self._shorter, self._trained = activation, shorter, trained
         self._steps = 127 if offset is None else 255
         self._bounds, self._range = bounds, (-limit, limit)
         self._weights, self._bias, self._ranges = weights, bias, tf.stack([-largest, largest])
@@ -220,7 +229,7 @@ class Product:
             function = activation(self._activation) if self._activation else None
             scales = ranges[1] * (self._range[1] / (self._steps * 127))
             return fused.int8_arithmetic(rows, kernel, scales, bias, added, function, self._bounds, round_through)
-        attends = self._for_attention and fused.are_used("bfloat16")
+        shorter = self._shorter and fused.are_used("bfloat16")
         return fused.int8_product(
             rows,
             kernel,
@@ -229,7 +238,7 @@ class Product:
             added,
             rows_range=self._range,
             name=self._activation,
-            dtype=tf.quint8 if self._bounds else tf.bfloat16 if attends else tf.float32,
+            dtype=tf.quint8 if self._bounds else tf.bfloat16 if shorter else tf.float32,
             bounds=self._bounds,
         )
 
@@ -247,20 +256,61 @@ def quantize(rows: tf.Tensor) -> tf.Tensor:
     ).output
 
 
+class _Divided:
+    """Divides the channels of float32 rows and rounds them, as inputs of a `Product` with the limit 1.
+
+    Args:
+        divisors: [channels].
+        trained: as for `Product`.
+    """
+
+    def __init__(self, divisors: tf.Tensor, trained: bool) -> None:
+        factors = 1 / divisors
+        self._factors = factors if trained else tf.Variable(factors, trainable=False)
+        self._rounded = _quantized_in_training if trained else quantize
+
+    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+        return self._rounded(rows * self._factors)
+
+
 class _Smoothed(DenseForm):
     """A product with divisors of the channels of its input; options as for `Product`."""
 
     def __init__(
         self, kernel: tf.Tensor, bias: tf.Tensor, divisors: tf.Tensor, *, trained: bool, **options: Any
     ) -> None:
-        factors = 1 / divisors
-        self._factors = factors if trained else tf.Variable(factors, trainable=False)
         self._product = Product(kernel * divisors[:, tf.newaxis], bias, limit=1.0, trained=trained, **options)
-        self._read = _quantized_in_training if trained else quantize
+        self._read = _Divided(divisors, trained)
 
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
-        outputs = self._product.multiply(self._read(rows * self._factors))
+        outputs = self._product.multiply(self._read(rows))
         return tf.bitcast(outputs, tf.uint8) if outputs.dtype == tf.quint8 else outputs  # Keras knows no quint8
+
+
+class _Gated(DenseForm):
+    """A gated product: both halves as products of the same rounded inputs, multiplied in float32.
+
+    Args:
+        kernel, bias: [inputs, 2 * units] and [2 * units].
+        divisors: of the channels of the inputs.
+        name: of the activation of the first half. It is the kernel's, or else follows it.
+        trained: as for `Product`.
+    """
+
+    def __init__(self, kernel: tf.Tensor, bias: tf.Tensor, divisors: tf.Tensor, name: str, *, trained: bool) -> None:
+        kernels, biases = tf.split(kernel * divisors[:, tf.newaxis], 2, 1), tf.split(bias, 2)
+        self._activated, self._gate = (
+            Product(*half, limit=1.0, activation=own, shorter=True, trained=trained)
+            for *half, own in zip(kernels, biases, (name if name in fused.ACTIVATIONS else "", ""), strict=True)
+        )
+        applied = activation("linear" if name in fused.ACTIVATIONS else name)
+        self._applied = applied if trained else without_gradient(applied)
+        self._read = _Divided(divisors, trained)
+
+    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+        inputs = self._read(rows)
+        activated, gate = (tf.cast(half.multiply(inputs), tf.float32) for half in (self._activated, self._gate))
+        return self._applied(activated) * gate
 
 
 def _quantized_in_training(rows: tf.Tensor) -> tf.Tensor:
@@ -284,30 +334,30 @@ class _Added(DenseForm):
 
 
 def _qkv(block: TransformerBlock, largest: Largest, trained: bool) -> DenseForm:
-    kernel, bias = _weights(block.attention.qkv)
     # Context is a weighted mean of values: dividing a column of the values divides a channel of the context.
-    divisors = _context_divisors(block, largest)
-    columns = tf.concat([tf.ones([kernel.shape[1] - divisors.shape[0]]), divisors], 0)
-    kernel, bias = kernel / columns, bias / columns
-    return _Smoothed(kernel, bias, smoothing(largest.qkv, kernel), for_attention=True, trained=trained)
+    kernel, bias = _divided(block.attention.qkv, block.attention.output_projection, largest.attention_output)
+    return _Smoothed(kernel, bias, smoothing(largest.qkv, kernel), shorter=True, trained=trained)
 
 
 def _attention_output(block: TransformerBlock, largest: Largest, trained: bool) -> DenseForm:
-    kernel, bias = _weights(block.attention.output_projection)
-    divisors = _context_divisors(block, largest)
-    product = Product(kernel * divisors[:, tf.newaxis], bias, limit=1.0, trained=trained)
-    return _Added(product, _quantized_in_training if trained else quantize)
+    return _of_divided(block.attention.output_projection, largest.attention_output, trained)
 
 
 def _intermediate(block: TransformerBlock, largest: Largest, trained: bool) -> DenseForm:
+    name = block.config.activation
+    if is_gated(block.config):
+        kernel, bias = _divided(block.intermediate, block.output_projection, largest.output)
+        return _Gated(kernel, bias, smoothing(largest.intermediate, kernel), name, trained=trained)
     # The activations are whole numbers between the products of the feed-forward network.
-    wider, name = _continued(block, largest), block.config.activation
+    wider = _continued(block, largest)
     divisors = smoothing(largest.intermediate, wider.kernel)
     bounds = (fused.ACTIVATIONS[name].lowest, wider.limit)
     return _Smoothed(wider.kernel, wider.bias, divisors, activation=name, bounds=bounds, trained=trained)
 
 
 def _output(block: TransformerBlock, largest: Largest, trained: bool) -> DenseForm:
+    if is_gated(block.config):
+        return _of_divided(block.output_projection, largest.output, trained)
     wider, lowest = _continued(block, largest), fused.ACTIVATIONS[block.config.activation].lowest
     _, bias = _weights(block.output_projection)
     limit, offset = wider.limit - lowest, lowest + wider.offsets
@@ -328,8 +378,21 @@ def _weights(layer: Dense) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.convert_to_tensor(layer.kernel), bias_of(layer)
 
 
-def _context_divisors(block: TransformerBlock, largest: Largest) -> tf.Tensor:
-    return smoothing(largest.attention_output, tf.convert_to_tensor(block.attention.output_projection.kernel))
+def _divided(layer: Dense, following: Dense, largest: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Weights of a layer whose last columns are divided by the divisors of the channels of the following one, which are
+    proportional to these columns.
+    """
+    kernel, bias = _weights(layer)
+    divisors = smoothing(largest, _weights(following)[0])
+    columns = tf.concat([tf.ones([kernel.shape[1] - divisors.shape[0]]), divisors], 0)
+    return kernel / columns, bias / columns
+
+
+def _of_divided(layer: Dense, largest: tf.Tensor, trained: bool) -> DenseForm:
+    """The product of a layer whose inputs are divided by `_divided`."""
+    kernel, bias = _weights(layer)
+    product = Product(kernel * smoothing(largest, kernel)[:, tf.newaxis], bias, limit=1.0, trained=trained)
+    return _Added(product, _quantized_in_training if trained else quantize)
 
 
 def _continued(block: TransformerBlock, largest: Largest) -> "Continued":

@@ -28,9 +28,10 @@ def smoothed_forms(encoder: BertEncoder, ranges: Sequence[Largest], *, clipped: 
         clipped: whether inputs are clipped to their range, as by runtimes that fix their scales.
     """
     yield encoder.embeddings, int8.Lookup(encoder.embeddings)
-    lowest = fused.ACTIVATIONS[encoder.config.activation].lowest
+    lowest = None if int8.is_gated(encoder.config) else fused.ACTIVATIONS[encoder.config.activation].lowest
     for block, largest in zip(encoder.blocks(), ranges, strict=True):
-        largest = largest._replace(output=tf.maximum(largest.output, -lowest))  # calibration has the largest ones only
+        if lowest is not None:  # of such inputs, calibration has the largest ones only
+            largest = largest._replace(output=tf.maximum(largest.output, -lowest))
         for name, layer in products(block).items():
             yield layer, _Smoothed(layer, getattr(largest, name), lowest if name == "output" else None, clipped)
 

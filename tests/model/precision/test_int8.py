@@ -23,6 +23,7 @@ from bert_tf.processor_flags import processor_flags as usable_flags
 from tests.errors import raises
 from tests.inference.exports import LENGTH, VOCABULARY, classifier
 from tests.inference.test_export import make
+from tests.model.numpy_bert import ACTIVATIONS
 from tests.model.small import randomize, small_config
 
 TEXTS = calibration_texts()
@@ -89,7 +90,7 @@ def test_a_product_equals_that_of_the_rounded_numbers(rows, variant, layer, rng)
     added = rng.normal(size=found.shape).astype("f")
     found = in_graph(lambda x, added: product.multiply(int8.quantize(x), added), inputs, added)
     np.testing.assert_allclose(found, added + expected, rtol=1e-5, atol=1e-4)
-    product = int8.Product(kernel, bias, limit=1.0, for_attention=True)
+    product = int8.Product(kernel, bias, limit=1.0, shorter=True)
     found = in_graph(lambda x: product.multiply(int8.quantize(x)), inputs)
     assert (found.dtype == np.float32) == ("bfloat16" not in variant.kernels)
     np.testing.assert_allclose(found.astype("f"), expected, rtol=2**-8, atol=1e-4)
@@ -153,6 +154,18 @@ def test_gelu_is_rounded_to_steps_between_its_bounds_and_read_with_them(variant,
     assert (activations > 3).any() and (activations < 0).any()
     found = in_graph(lambda x: second.multiply(first.multiply(int8.quantize(x))), inputs)
     np.testing.assert_allclose(found, values @ rounded(kernel.T) + 1, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["erf_gelu", "silu"])  # the kernel's, and one that follows it
+def test_a_gate_multiplies_products_of_the_same_rounded_inputs(variant, layer, rng, name):
+    kernel, bias = layer
+    inputs, divisors = rng.uniform(-1.2, 1.2, [9, 64]).astype("f"), np.geomspace(0.5, 2, 64).astype("f")
+    gated = int8._Gated(kernel / divisors[:, None], bias, divisors, name, trained=False)
+    found = in_graph(gated, inputs * divisors)
+    products = np.round(np.clip(inputs, -1, 1) * 127) / 127 @ rounded(kernel) + bias
+    expected = ACTIVATIONS[name](products[:, :24]) * products[:, 24:]
+    each = 2**-8 if "bfloat16" in variant.kernels else 3e-5
+    np.testing.assert_allclose(found, expected, rtol=3 * each, atol=each)
 
 
 def test_clipped_channels_are_continued_by_others(rng):

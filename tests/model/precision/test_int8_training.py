@@ -9,7 +9,7 @@ from bert_tf.model.compute import converted
 from bert_tf.model.mode import Mode, computing, infer
 from bert_tf.model.precision import int8
 from bert_tf.model.ranges import Largest, Ranges
-from tests.model.small import FAMILY, features, randomize, seeded, small_config
+from tests.model.small import FAMILY, MODERNBERT, NOMIC_BERT, features, randomize, seeded, small_config
 
 
 def encoder_with_ranges(**overrides):
@@ -28,9 +28,16 @@ def exported_forms(encoder):
         yield from int8.converted_block(block, largest)
 
 
-@pytest.mark.parametrize("family", ["bert", "albert", "electra", pytest.param("distilbert", marks=pytest.mark.slow)])
+GATED = {"modernbert": MODERNBERT, "nomic_bert": NOMIC_BERT}
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["bert", "albert", "electra"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("distilbert", "modernbert", "nomic_bert")],
+)
 def test_training_computes_what_an_export_computes(family):
-    encoder = encoder_with_ranges(**FAMILY.get(family, {}))
+    encoder = encoder_with_ranges(**(FAMILY | GATED).get(family, {}))
     inputs, tokens = features(), features()["input_mask"] > 0
     plain = infer(encoder, inputs)["sequence_output"].numpy()[tokens]
     with converted(exported_forms(encoder)), computing(Mode(kernels=frozenset())):
@@ -94,9 +101,10 @@ def test_gradients_pass_through_the_rounding_and_stop_where_inputs_are_clipped()
     assert 0.02 < 1 - kept.mean() < 0.5
 
 
-def test_gradients_of_the_attention_and_the_words_pass_through_the_rounding():
+@pytest.mark.parametrize("parts", [{}, pytest.param(MODERNBERT, marks=pytest.mark.slow)], ids=["BERT", "ModernBERT"])
+def test_gradients_of_the_attention_and_the_words_pass_through_the_rounding(parts):
     """Small steps of an encoder without rounding have the gradient of one that rounds finely enough."""
-    encoder = encoder_with_ranges()
+    encoder = encoder_with_ranges(**parts)
     inputs, upstream = features(), np.random.default_rng(0).normal(size=[4, 24, 32]).astype("f")
     weights = [variable.value for variable in encoder.trainable_variables if "pooler" not in variable.path]
 

@@ -1,16 +1,18 @@
 """Encoders with smoothed products compute what they did, from inputs between -1 and 1."""
 
 import numpy as np
+import pytest
 
 from bert_tf import BertEncoder, Tokenizer
 from bert_tf.model.compute import converted
 from bert_tf.model.mode import infer
 from bert_tf.model.precision import int8, smoothed
-from tests.model.small import PIECES, randomize, small_config
+from tests.model.small import MODERNBERT, PIECES, randomize, small_config
 
 
-def test_the_function_is_the_same_and_inputs_fit_one_scale(monkeypatch):
-    encoder = randomize(BertEncoder(small_config(num_layers=2)), scale=0.5)
+@pytest.mark.parametrize("parts", [{}, pytest.param(MODERNBERT, marks=pytest.mark.slow)], ids=["BERT", "ModernBERT"])
+def test_the_function_is_the_same_and_inputs_fit_one_scale(monkeypatch, parts):
+    encoder = randomize(BertEncoder(small_config(**parts)), scale=0.5)
     features = Tokenizer(PIECES).encode(["the good, a b!", "a b c d e f g h", "good"])
     expected = infer(encoder, features)["sequence_output"].numpy()
     ranges = int8.calibrate(encoder, [features])
