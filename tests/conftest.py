@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.programs import running
+from tests.programs import ROUGH, running
 from tests.sessions import ForkedSession
 
 # PyTorch's compiler for GPUs and TensorFlow each contain LLVM, and loading the second one ends the process. PyTorch
@@ -36,15 +36,21 @@ def _isolated():
 
     with isolated_session():
         yield
+    # What is left, modules and what all files share, stays: later collections, of which a server makes one for each
+    # version that it unloads, need not look at it again, which takes a quarter of a second.
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _sessions():
-    """Checks of exports run in processes of `programs`, which have loaded TensorFlow."""
+    """Checks of exports run in processes of `programs`, which have loaded TensorFlow; runs get a rough peak."""
     from bert_tf.inference import saved_model
+    from bert_tf.training import speed
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(saved_model, "Session", ForkedSession)
+        for name, value in ROUGH.items():
+            patched.setattr(speed, name, value)
         yield
 
 

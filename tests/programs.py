@@ -21,6 +21,11 @@ import traceback
 _PYPROJECT = pathlib.Path(__file__).parent.parent / "pyproject.toml"
 
 
+# Attributes of bert_tf.training.speed: each process would measure the processor's peak for two seconds, and a rough
+# number is enough here.
+ROUGH = {"_SIZES": (512,), "_TRIES": 1}
+
+
 @dataclasses.dataclass
 class Done:
     status: int
@@ -107,8 +112,7 @@ def _serve():
     import bert_tf.training.runs.finetuning  # noqa: F401
     from bert_tf.training import speed
 
-    # Each program would measure the processor's peak for two seconds; here a rough number is enough.
-    speed._SIZES, speed._TRIES = (512,), 1
+    vars(speed).update(ROUGH)
     for line in sys.stdin:
         name, folder, *arguments = json.loads(line)
         process = os.fork()
