@@ -8,6 +8,7 @@ function counts, and so does a name in quotes that is a program's (`programs("fi
 
 import argparse
 import ast
+import functools
 import itertools
 import pathlib
 import re
@@ -37,13 +38,20 @@ def changed_files(since: str) -> list[str]:
     return sorted({*git("diff", "--name-only", base), *git("ls-files", "--others", "--exclude-standard")})
 
 
-def test_files(changed: list[str]) -> list[str]:
-    """The test files that can see changed files, relative to the checkout."""
+@functools.cache
+def _graph() -> tuple[grimp.ImportGraph, dict[str, str]]:
+    """All modules, with imports and names in quotes as edges, and the sources of those of the tests."""
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     texts = {name: _path(name).read_text(encoding="utf-8") for name in graph.modules if name.startswith("tests")}
     for name, text in texts.items():
         for target in _named_modules(text) & graph.modules - {name}:
             graph.add_import(importer=name, imported=target)
+    return graph, texts
+
+
+def test_files(changed: list[str]) -> list[str]:
+    """The test files that can see changed files, relative to the checkout."""
+    graph, texts = _graph()
     tests = {name for name in texts if name.rpartition(".")[2].startswith("test_")}
     if any(path.endswith(ALL) for path in changed):
         return sorted(map(_relative, tests))
