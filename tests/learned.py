@@ -81,7 +81,7 @@ def sentence_piece_model(**settings: Any) -> bytes:
 def albert_model() -> bytes:
     """ALBERT's spiece.model: with its special tokens, of text in lower case."""
     ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
-    return _trained([line.lower() for line in _text()], lowered=True, control_symbols="[CLS],[SEP],[MASK]", **ids)
+    return _trained([line.lower() for line in _text()], control_symbols="[CLS],[SEP],[MASK]", **ids)
 
 
 @functools.cache
@@ -184,23 +184,23 @@ TOKENIZERS: dict[str, Callable[[], BaseTokenizer]] = {
 ALL_TOKENIZERS = TOKENIZERS | {"modern": lambda: modern().tokenizer}
 
 
-def _trained(text: list[str], lowered: bool = False, **settings: Any) -> bytes:
+def _trained(text: list[str], **settings: Any) -> bytes:
     def train() -> bytes:
         model = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(text), model_writer=model, vocab_size=SIZE, minloglevel=2, **settings
-        )
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(text), model_writer=model, **settings)
         return model.getvalue()
 
-    named = repr([lowered, *sorted(settings.items())]).encode()
-    return _kept(hashlib.sha256(named).hexdigest(), train)
+    settings |= {"vocab_size": SIZE, "minloglevel": 2}
+    named = hashlib.sha256(repr(sorted(settings.items())).encode())
+    named.update("\n".join(text).encode())
+    return _kept(named.hexdigest(), train, f"sentencepiece {sentencepiece.__version__}")
 
 
-def _kept(name: str, learn: Callable[[], Any]) -> Any:
+def _kept(name: str, learn: Callable[[], Any], library: str = "") -> Any:
     """Learning takes a second for each."""
     from tests import zoo  # which imports this module
 
-    return zoo.kept(f"learned/{name}", learn)
+    return zoo.kept(f"learned/{name}", learn, library)
 
 
 def _text() -> list[str]:

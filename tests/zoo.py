@@ -39,14 +39,15 @@ def encoder(vocab_size: int = 0, dtype: str | None = None, **config) -> bert_tf.
 
 
 @functools.cache
-def folder() -> pathlib.Path:
-    """Where everything of these sources lies; those of other sources are removed when they are a day old."""
-    digest = hashlib.sha256(tf.__version__.encode())
-    digest.update(repr([os.environ.get(name) for name in _ENVIRONMENT]).encode())
-    for package in ("bert_tf", "tests"):
-        for file in sorted((ROOT / package).rglob("*.py")):
-            if not file.name.startswith("test_"):
-                digest.update(file.read_bytes())
+def folder(library: str = "") -> pathlib.Path:
+    """Where everything of these sources lies, or what a `library` makes alone; others are removed after a day."""
+    digest = hashlib.sha256((library or tf.__version__).encode())
+    if not library:
+        digest.update(repr([os.environ.get(name) for name in _ENVIRONMENT]).encode())
+        for package in ("bert_tf", "tests"):
+            for file in sorted((ROOT / package).rglob("*.py")):
+                if not file.name.startswith("test_"):
+                    digest.update(file.read_bytes())
     parent = pathlib.Path(tempfile.gettempdir()) / f"bert_tf-zoo-{os.getuid()}"
     parent.mkdir(exist_ok=True)
     for other in parent.iterdir():
@@ -58,12 +59,13 @@ def folder() -> pathlib.Path:
     return path
 
 
-def made(name: str, make: Callable[[pathlib.Path], object]) -> pathlib.Path:
+def made(name: str, make: Callable[[pathlib.Path], object], library: str = "") -> pathlib.Path:
     """The folder `name`, which `make` has filled, now or earlier; other processes wait for it.
 
-    `make` is called with another path, of a new folder.
+    `make` is called with another path, of a new folder. What depends on no source, but on a library alone, gives the
+    name and the version of that.
     """
-    path = folder() / name.replace(" ", "_")
+    path = folder(library) / name.replace(" ", "_")
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -76,9 +78,9 @@ def made(name: str, make: Callable[[pathlib.Path], object]) -> pathlib.Path:
     return path
 
 
-def kept(name: str, make: Callable[[], object]):
+def kept(name: str, make: Callable[[], object], library: str = ""):
     """A value that can be pickled, which `make` returns, now or earlier."""
-    path = made(name, lambda new: (new / "value.pickle").write_bytes(pickle.dumps(make())))
+    path = made(name, lambda new: (new / "value.pickle").write_bytes(pickle.dumps(make())), library)
     return pickle.loads((path / "value.pickle").read_bytes())
 
 
