@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.config import TrainConfig
 from bert_tf.errors import ConfigError
 from bert_tf.training import evaluation, step
 from bert_tf.training.strategy import cores, create, is_chief, parallel_parts
@@ -90,9 +91,22 @@ def test_a_replica_clips_and_recomputes_in_parts_as_in_one(tmp_path, clipped, th
     assert_same(train(create("one_device"), tmp_path, "clipped"), clipped)
 
 
-@pytest.mark.skipif(cores() not in (2, 3, 4), reason="batches are computed in parts on two to four cores")
-def test_programs_compute_a_part_of_a_batch_on_each_core():
+in_parts = pytest.mark.skipif(cores() not in (2, 3, 4), reason="batches are computed in parts on two to four cores")
+
+
+@in_parts
+def test_operations_get_one_thread_each_where_each_core_computes_a_part_of_a_batch(monkeypatch):
     assert parallel_parts(create("one_device")) == 1  # this process shares each operation between the cores
+    threads = [0]
+    monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", threads.append)
+    monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: threads[-1])
+    assert parallel_parts(create("one_device", train=TrainConfig(batch_size=32, accumulation=8))) == cores()
+    assert threads == [0, 1]
+
+
+@pytest.mark.slow
+@in_parts
+def test_programs_compute_a_part_of_a_batch_on_each_core():
     program = """if True:
         from bert_tf.config import TrainConfig
         from bert_tf.training.strategy import create, parallel_parts
