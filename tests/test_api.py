@@ -1,5 +1,6 @@
 """The Python API: the same answers, weights and metrics as the programs, on values in memory."""
 
+import contextlib
 import math
 import shutil
 
@@ -18,6 +19,7 @@ from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, Ta
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.inputs.datasets.conll import read_klue_ner
 from bert_tf.tasks.masked_lm import MaskedLM
+from bert_tf.training.loop import Loop
 from bert_tf.training.runs import finetuning
 from tests import packages, zoo
 from tests.checkpoints.small import FAMILIES, small_checkpoint
@@ -152,16 +154,35 @@ def opened_by(kind, pretrained, folder):
 
 
 @pytest.mark.parametrize("kind", ["ours", "google"])
-def test_fit_starts_from_the_weights_that_were_opened_whatever_became_of_their_place(pretrained, tmp_path, kind):
+def test_fit_starts_from_the_weights_that_were_opened_whatever_became_of_their_place(
+    pretrained, tmp_path, kind, monkeypatch
+):
     folder = opened_by(kind, pretrained, tmp_path / "model")
     classifier = bert_tf.TextClassifier.from_pretrained(folder, max_length=LENGTH)
+    train = Loop.run
 
-    def weights():
-        classifier.fit(TEXTS, LABELS, **SETTINGS | {"epochs": 1})
-        return [weight.numpy() for weight in classifier.model.weights]
+    class Begun(Exception):
+        pass
 
-    first = weights()
+    def weights(trains=False):
+        """With which `fit` begins."""
+        found = []
+
+        def run(loop):
+            found.extend(weight.numpy() for weight in loop.trainer.model.weights)
+            if not trains:
+                raise Begun
+            return train(loop)
+
+        monkeypatch.setattr(Loop, "run", run)
+        with contextlib.nullcontext() if trains else pytest.raises(Begun):
+            classifier.fit(TEXTS, LABELS, **SETTINGS | {"epochs": 1})
+        return found
+
+    first = weights(trains=kind == "ours")
     if kind == "ours":  # other formats are not overwritten
+        trained = [weight.numpy() for weight in classifier.model.weights]
+        assert not all(map(np.array_equal, trained, first))
         classifier.save(folder)
         assert directory.read(folder).task["name"] == "classification"
     else:

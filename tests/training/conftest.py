@@ -14,6 +14,16 @@ def eager():
         yield
 
 
+@pytest.fixture(scope="module")
+def unsampled():
+    """Texts are not read before the training, which takes a second for each: tests/inputs/corpus has those checks."""
+    from bert_tf.inputs.corpus import dataset
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dataset, "check_corpus", lambda corpus: (corpus.check(), []))
+        yield
+
+
 @pytest.fixture
 def begun(monkeypatch):
     """A function that calls another one, which runs a training, up to its first update: the Trainer."""

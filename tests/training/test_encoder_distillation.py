@@ -52,7 +52,7 @@ MASKING = {"minilm": "none", "distilbert": "token", "tinybert": "none"}
 
 
 @pytest.fixture(scope="module")
-def corpora(tmp_path_factory):
+def corpora(tmp_path_factory, unsampled):
     """A folder with texts in two languages, a vocabulary, and a teacher."""
     folder = tmp_path_factory.mktemp("corpora")
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
@@ -218,7 +218,9 @@ def test_a_student_starts_with_layers_of_its_teacher(corpora, tmp_path, begun):
 
 @pytest.mark.parametrize("several", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_dry_run_shows_the_memory_of_the_teacher_and_writes_nothing(corpora, tmp_path, several, monkeypatch):
-    monkeypatch.setattr(dry_run, "kept_bytes", lambda *_, **__: 12 * 2**20)  # tests/training/runs/test_dry_run.py
+    # tests/training/runs/test_dry_run.py
+    monkeypatch.setattr(dry_run, "kept_bytes", lambda *_, **__: 12 * 2**20)
+    monkeypatch.setattr(dry_run, "rows_per_epoch", lambda *_: (100, "counted"))
     changes = {"languages": languages_of(corpora)} if several else {}
     plan = plan_text(distil(corpora, tmp_path / "model", "minilm", plan=True, **changes))
     assert "weights of the teacher" in plan and "GFLOP" in plan and "0 hidden" in plan

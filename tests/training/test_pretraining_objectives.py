@@ -36,7 +36,7 @@ STEPS, EXPONENT = 6, 0.5
 
 
 @pytest.fixture(scope="module")
-def corpora(tmp_path_factory):
+def corpora(tmp_path_factory, unsampled):
     folder = tmp_path_factory.mktemp("corpora")
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     for name, documents in (("en", 60), ("ko", 30)):

@@ -32,7 +32,13 @@ STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
 CONFIG = FinetuneConfig(
     task=ClassificationConfig(max_length=16),
     train=TrainConfig(
-        batch_size=8, steps=30, learning_rate=3e-3, quantization="int8", save_every=7, evaluate_every=10, keep_best=True
+        batch_size=8,
+        steps=20,
+        learning_rate=3e-3,
+        quantization="int8",
+        save_every=19,
+        evaluate_every=10,
+        keep_best=True,
     ),
 )
 
@@ -83,7 +89,7 @@ def test_the_final_evaluation_is_that_of_the_export(folder, results):
 
 
 def test_the_ranges_are_those_of_the_best_weights_and_are_read_again(folder, results):
-    assert results["best_step"] in (10, 20, 30)
+    assert results["best_step"] in (10, 20)
     ranges = load(str(folder / "model"))[0].ranges.by_path
     assert set(ranges) == {
         f"layer_0/{name}/range" for name in ("attention/qkv", "attention/output", "intermediate", "output")
