@@ -169,7 +169,7 @@ def train(arguments: argparse.Namespace) -> None:
         before = pretrain(settings, str(folder / "pretrained"), devices)
     row: dict[str, Any] = {"member": member, "seed": int(seed)}
     row |= {key: before[key] for key in ("parameters", "steps", "seconds", "evaluations", "final")}
-    row["tokens_per_second"] = [point["tokens_per_second"] for point in before["history"]]
+    row["tokens_per_second"] = [point.get("tokens_per_second") for point in before["history"]]
     row["tasks"] = {}
     for name, (path, where, files, training) in TASKS.items():
         if not (arguments.data / where).is_dir():

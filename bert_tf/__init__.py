@@ -8,6 +8,7 @@ from bert_tf.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from bert_tf.api.distill import distill as distill
+    from bert_tf.api.sentence_encoder import SentenceEncoder as SentenceEncoder
     from bert_tf.api.task_models import *  # noqa: F403
     from bert_tf.checkpoints import load as load
     from bert_tf.config import BertConfig as BertConfig
@@ -26,7 +27,7 @@ _MODULES = {
     "SentencePieceTokenizer": "bert_tf.text.sentence_piece",
     "Tokenizer": "bert_tf.text.wordpiece",
     "MaskedLM": "bert_tf.api.task_models",
-    "SentenceEncoder": "bert_tf.api.task_models",
+    "SentenceEncoder": "bert_tf.api.sentence_encoder",
     "distill": "bert_tf.api.distill",
     "load": "bert_tf.checkpoints",
     "read": "bert_tf.inputs.datasets.sources",
@@ -39,7 +40,7 @@ def _modules() -> dict[str, str]:
     """The module of each public name."""
     from bert_tf.config.tasks import TaskConfig  # not at once: it needs NumPy, and programs that ask a server do not
 
-    return _MODULES | dict.fromkeys(TaskConfig.of_tasks, "bert_tf.api.task_models")
+    return dict.fromkeys(TaskConfig.of_tasks, "bert_tf.api.task_models") | _MODULES
 
 
 def __getattr__(name: str) -> Any:

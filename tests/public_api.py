@@ -21,7 +21,7 @@ import keras
 import numpy as np
 
 import bert_tf
-from bert_tf.api import base, distill, task_models
+from bert_tf.api import base, distill, sentence_encoder
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import BertConfig, TrainConfig
@@ -41,6 +41,7 @@ SECONDS = 60  # of a call, at most
 OUTPUT = object()  # stands for a new path
 OF_KERAS = ("call", "get_config", "from_config")  # which Keras calls, with what it has checked or made
 TEXTS = ["the good.", "a b c"]
+PAIRS = [("the good.", "a b c"), ("b", "c the")]
 WORDS, TAGS = [["the", "good"], ["a"]], [["B-X", "O"], ["O"]]
 # Inputs and labels of each class.
 DATA = {
@@ -112,6 +113,7 @@ class Api:
             "SentencePieceTokenizer.subset.ids": range(sentence_piece().vocab_size),
             "Tokenizer.vocab": VOCABULARY, "BytePairTokenizer.vocab": byte_pairs.vocab,
             "merges": byte_pairs.merges, "model": sentence_piece().model,
+            "SentenceEncoder.fit.x": PAIRS, "SentenceEncoder.evaluate.x": PAIRS, "SentenceEncoder.fit.teacher": None,
         }  # fmt: skip
 
     def _learned(self, name, encoder):
@@ -199,6 +201,8 @@ def _callable(name, function, call, owner):
                 "settings": lambda: TrainConfig if name.endswith("fit") else owner._kind.Config,
             }
             fields.append(kinds[one.name]())
+            if name == "SentenceEncoder.fit":
+                fields.append(owner._kind.Config)
     named = tuple(one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
     if owner is BertConfig and name != "BertConfig.check":  # settings are checked when they are used
         call = lambda **arguments: made(**arguments).check()  # noqa: E731
@@ -272,8 +276,8 @@ def working(encoder):
 
     with contextlib.ExitStack() as stack:
         ends = [(Run, "run"), (base, "Evaluation"), (keras.Model, "export")]
-        ends += [(portable, "export_run"), (base, "export_run"), (task_models, "export")]
-        ends += [(task_models, "export_embedder")]
+        ends += [(portable, "export_run"), (base, "export_run"), (sentence_encoder, "export")]
+        ends += [(sentence_encoder, "export_embedder"), (sentence_encoder, "Evaluation")]
         for where, name in ends:
             stack.enter_context(mock.patch.object(where, name, accepted))
         stack.enter_context(mock.patch.object(Checkpoint, "encoder", lambda self, **options: encoder))

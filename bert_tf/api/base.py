@@ -38,6 +38,7 @@ from bert_tf.inference.saved_model import Exported, export_run
 from bert_tf.inference.session import ExportFormat, Optimization
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.formats import FORMATS
+from bert_tf.inputs.datasets.kinds import KINDS
 from bert_tf.inputs.datasets.sources import ROLES, Data, InMemory
 from bert_tf.inputs.datasets.text_files import whole
 from bert_tf.model.encoder import BertEncoder, encoder_of
@@ -154,8 +155,8 @@ class Model(abc.ABC, Generic[_Task]):
 
 
 @checked_arguments
-class FineTuned(Model[FineTuningTask]):
-    """Base class of the models for fine-tuning tasks.
+class Trainable(abc.ABC):
+    """Base class of what is trained on examples.
 
     `x` and `y` are lists, NumPy arrays, pandas columns, or other iterables of equal length; or `x` alone is a
     tf.data.Dataset of (input, label) pairs, or what `bert_tf.read` returns.
@@ -166,51 +167,10 @@ class FineTuned(Model[FineTuningTask]):
     _config: Any  # of the class _kind.Config
     _inputs: ClassVar[str] = "single texts, or pairs of texts,"  # those of different formats
     _element_rank: ClassVar[int] = 0  # of the tensors of an input in an unbatched tf.data.Dataset
-
-    def __init__(self, path: str, checkpoint: Checkpoint, dtype: InferenceDtype, settings: Json) -> None:
-        for name in settings.keys() - {field.name for field in dataclasses.fields(self._kind.Config)}:
-            raise ConfigError(unknown_field(self._kind.Config, name, type(self).__name__))
-        settings = {name: plain(value) for name, value in settings.items()}
-        if "labels" in settings:
-            given = fitting(listed(settings["labels"], "labels"), list[str | float | bool], "task.labels")
-            labels = [integer(whole(label)) for label in given]  # as those of examples
-            settings["labels"] = tuple(str(label) if isinstance(label, int) else label for label in labels)
-        self._start = Start(path, checkpoint.lasting())
-        super().__init__(path, self._start.checkpoint, dtype)
-        config = self._kind.Config() if self._loaded is None else self.task.config
-        self._config = dataclasses.replace(config, **settings).check() if settings else config
-        if self._loaded is None:
-            return
-        limit = self.encoder.config.max_position_embeddings
-        if self._config.max_length > limit:
-            raise ConfigError(f"max_length is {self._config.max_length}; it must be at most the model's {limit}")
-        if settings.get("labels") and settings["labels"] != tuple(self.task.state.labels):
-            self._lacks = (
-                f"the model has the labels {', '.join(map(repr, self.task.state.labels))}, not those asked for"
-            )
-        elif self._kind.head(to_dict(self._config)) != self._kind.head(to_dict(config)):
-            self._lacks = "the model has another head than the one asked for"
-        if self._lacks:
-            self._loaded = None  # another head must be trained first
-        else:
-            task, model = self._loaded
-            self._loaded = task.replaced(config=self._config), model
-
-    @classmethod
-    def from_pretrained(cls, path: StrPath, *, dtype: InferenceDtype = "float32", **settings: Any) -> Self:
-        """Opens a model.
-
-        Args:
-            path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME". If it was fine-tuned for this
-                kind of task it can predict at once; otherwise call `fit`.
-            dtype: number format of the encoder's matrix products in `predict` and `evaluate`: "float32", "bfloat16",
-                "int8" (the rounding of an int8 export, for models fine-tuned with `quantization="int8"`), or "auto",
-                which takes bfloat16 where the processor or GPU has it. With bfloat16, `model` and `encoder` are for
-                inference only, and do not follow changes of their weights. What is saved stays float32.
-            **settings: fields of the task's config, such as max_length.
-        """
-        path = absolute(path)
-        return cls(path, open_with_warnings(path), dtype, settings)
+    _needs_labels: ClassVar[bool] = True
+    _path: str
+    _start: Start
+    _results: Json
 
     def fit(
         self,
@@ -303,37 +263,12 @@ class FineTuned(Model[FineTuningTask]):
                 self._results = run.run()
             except Interrupted as stop:
                 raise KeyboardInterrupt(f"stopped at step {stop.step}; fit resumes if it has a directory") from None
-            self._load(*model_directory.task_and_model(run.trained, self._path))
+            self._take(run.trained)
         return history_of(self._results)
 
-    def _untrained(self, path: str, checkpoint: Checkpoint) -> Self:
-        """A model of this class with the settings of this one."""
-        model = type(self)(path, checkpoint, "float32", {})
-        model._config = self.task.config
-        return model
-
-    def predict(self, x: Values, *, batch_size: BatchSize = 32) -> list[Json]:
-        """Predicts for each input a dict of plain Python values; see the class for its contents."""
-        given = self._unlabelled(x, "x")
-        if not given:
-            return []
-        source = InMemory(self._data(given), self._kind.example, {"x": given})
-        examples = list(source.examples(ReadReport(), "x", labelled=False))
-        return [self._answer(prediction) for _, prediction in self._predict(examples, batch_size)]
-
-    def evaluate(self, x: Values, y: Values = None, *, batch_size: BatchSize = 32) -> Metrics:
-        """Evaluates the model: loss, the task's metrics and its official metrics."""
-        task, model = self._trained()
-        given = self._labelled(x, y, "x")
-        source = InMemory(self._data(given), self._kind.example, {"validation": given})
-        split = Split(source, "validation")
-        split.prepare(task)
-        with forgetting_custom_gradients():
-            return Evaluation(task, model, split, batch_size, current_strategy())()
-
-    @functools.cached_property
-    def _predict(self) -> Callable[[Iterable[Any], int], Iterator[tuple[Any, Json]]]:
-        return predictor(*self._trained(), current_strategy())
+    @abc.abstractmethod
+    def _take(self, trained: Checkpoint) -> None:
+        """Becomes the model that a run has trained."""
 
     def _labelled(self, x: Values, y: Values, name: str) -> "Lines | Data":
         """Examples with labels."""
@@ -341,7 +276,9 @@ class FineTuned(Model[FineTuningTask]):
             if y is not None:
                 raise ConfigError(f"{name} is what read returned, which has the labels; leave y out")
             return self._read(x)
-        if isinstance(x, tf.data.Dataset) and y is None:
+        if y is None and not self._needs_labels:
+            inputs, labels = listed(x, name, self._element_rank), None
+        elif isinstance(x, tf.data.Dataset) and y is None:
             pairs = listed(x, name, self._element_rank)
             if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
                 raise DataError(f"{name} is a dataset of {x.element_spec}; expected pairs (input, label)")
@@ -350,7 +287,7 @@ class FineTuned(Model[FineTuningTask]):
             raise ConfigError(f"{name} has no labels; give them as y, or give a tf.data.Dataset of (input, label)")
         else:
             inputs, labels = listed(x, name, self._element_rank), self._listed_labels(y, name)
-        if len(inputs) != len(labels):
+        if labels is not None and len(inputs) != len(labels):
             raise DataError(f"{name} has {len(inputs)} inputs and {len(labels)} labels; expected one label per input")
         if not inputs:
             raise DataError(f"{name} is empty; expected at least one example")
@@ -358,7 +295,7 @@ class FineTuned(Model[FineTuningTask]):
 
     def _both(self, data: Any, name: str) -> "Lines | Data":
         """Examples with labels from (x, y) or from what `x` alone can be."""
-        alone = isinstance(data, tf.data.Dataset | Data)
+        alone = isinstance(data, tf.data.Dataset | Data) or not (self._needs_labels or isinstance(data, tuple))
         x, y = (data, None) if alone else pair_of(data)
         return self._labelled(x, y, name)
 
@@ -368,8 +305,9 @@ class FineTuned(Model[FineTuningTask]):
 
     def _read(self, data: Data) -> Data:
         """The data, if its examples are of this kind."""
-        if data.examples and not isinstance(data.examples[0], self._kind.example):
-            fitting = ", ".join(name for name, form in FORMATS.items() if form.example is self._kind.example)
+        readable = (self._kind.example, *KINDS[self._kind.example].converts)
+        if data.examples and type(data.examples[0]) not in readable:
+            fitting = ", ".join(name for name, form in FORMATS.items() if form.example in readable)
             raise ConfigError(
                 f"{data.where} was read as {data.format.format!r}, which is for another class than "
                 f"{type(self).__name__}; for this one: {fitting}"
@@ -404,6 +342,90 @@ class FineTuned(Model[FineTuningTask]):
     def _format_of(self, lines: Lines) -> ExampleData:
         """The format of files with such examples."""
         return self._format
+
+
+@checked_arguments
+class FineTuned(Model[FineTuningTask], Trainable):
+    """Base class of the models for fine-tuning tasks; for `x` and `y` see `Trainable`."""
+
+    _kind: ClassVar[type[FineTuningTask]]
+
+    def __init__(self, path: str, checkpoint: Checkpoint, dtype: InferenceDtype, settings: Json) -> None:
+        for name in settings.keys() - {field.name for field in dataclasses.fields(self._kind.Config)}:
+            raise ConfigError(unknown_field(self._kind.Config, name, type(self).__name__))
+        settings = {name: plain(value) for name, value in settings.items()}
+        if "labels" in settings:
+            given = fitting(listed(settings["labels"], "labels"), list[str | float | bool], "task.labels")
+            labels = [integer(whole(label)) for label in given]  # as those of examples
+            settings["labels"] = tuple(str(label) if isinstance(label, int) else label for label in labels)
+        self._start = Start(path, checkpoint.lasting())
+        super().__init__(path, self._start.checkpoint, dtype)
+        config = self._kind.Config() if self._loaded is None else self.task.config
+        self._config = dataclasses.replace(config, **settings).check() if settings else config
+        if self._loaded is None:
+            return
+        limit = self.encoder.config.max_position_embeddings
+        if self._config.max_length > limit:
+            raise ConfigError(f"max_length is {self._config.max_length}; it must be at most the model's {limit}")
+        if settings.get("labels") and settings["labels"] != tuple(self.task.state.labels):
+            self._lacks = (
+                f"the model has the labels {', '.join(map(repr, self.task.state.labels))}, not those asked for"
+            )
+        elif self._kind.head(to_dict(self._config)) != self._kind.head(to_dict(config)):
+            self._lacks = "the model has another head than the one asked for"
+        if self._lacks:
+            self._loaded = None  # another head must be trained first
+        else:
+            task, model = self._loaded
+            self._loaded = task.replaced(config=self._config), model
+
+    @classmethod
+    def from_pretrained(cls, path: StrPath, *, dtype: InferenceDtype = "float32", **settings: Any) -> Self:
+        """Opens a model.
+
+        Args:
+            path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME". If it was fine-tuned for this
+                kind of task it can predict at once; otherwise call `fit`.
+            dtype: number format of the encoder's matrix products in `predict` and `evaluate`: "float32", "bfloat16",
+                "int8" (the rounding of an int8 export, for models fine-tuned with `quantization="int8"`), or "auto",
+                which takes bfloat16 where the processor or GPU has it. With bfloat16, `model` and `encoder` are for
+                inference only, and do not follow changes of their weights. What is saved stays float32.
+            **settings: fields of the task's config, such as max_length.
+        """
+        path = absolute(path)
+        return cls(path, open_with_warnings(path), dtype, settings)
+
+    def _untrained(self, path: str, checkpoint: Checkpoint) -> Self:
+        """A model of this class with the settings of this one."""
+        model = type(self)(path, checkpoint, "float32", {})
+        model._config = self.task.config
+        return model
+
+    def predict(self, x: Values, *, batch_size: BatchSize = 32) -> list[Json]:
+        """Predicts for each input a dict of plain Python values; see the class for its contents."""
+        given = self._unlabelled(x, "x")
+        if not given:
+            return []
+        source = InMemory(self._data(given), self._kind.example, {"x": given})
+        examples = list(source.examples(ReadReport(), "x", labelled=False))
+        return [self._answer(prediction) for _, prediction in self._predict(examples, batch_size)]
+
+    def evaluate(self, x: Values, y: Values = None, *, batch_size: BatchSize = 32) -> Metrics:
+        """Evaluates the model: loss, the task's metrics and its official metrics."""
+        task, model = self._trained()
+        given = self._labelled(x, y, "x")
+        source = InMemory(self._data(given), self._kind.example, {"validation": given})
+        split = Split(source, "validation")
+        split.prepare(task)
+        with forgetting_custom_gradients():
+            return Evaluation(task, model, split, batch_size, current_strategy())()
+
+    @functools.cached_property
+    def _predict(self) -> Callable[[Iterable[Any], int], Iterator[tuple[Any, Json]]]:
+        return predictor(*self._trained(), current_strategy())
+
+    def _take(self, trained: Checkpoint) -> None:
+        self._load(*model_directory.task_and_model(trained, self._path))
 
     def _answer(self, prediction: Json) -> Json:
         """A prediction as `predict` returns it."""

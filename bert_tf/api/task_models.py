@@ -3,29 +3,21 @@
 import dataclasses
 import functools
 import itertools
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.api.base import FineTuned, Lines, Model, absolute, check_export
+from bert_tf.api.base import FineTuned, Lines, Model, absolute
 from bert_tf.api.plain_values import Values, column_names, fields_of, integer, plain, texts_of
-from bert_tf.checkpoints import directory as model_directory
 from bert_tf.checkpoints import open_with_warnings
-from bert_tf.config import ExampleData, FeatureConfig
+from bert_tf.config import ExampleData
 from bert_tf.config.train import BatchSize, InferenceDtype
 from bert_tf.config.values import checked_arguments, shown
 from bert_tf.errors import DataError
-from bert_tf.files import text_path
-from bert_tf.inference.embedder import Embedder, open_embedder
-from bert_tf.inference.extraction import extract
-from bert_tf.inference.portable import ExportedFile, export_embedder
-from bert_tf.inference.saved_model import Exported, export, on_cpu
-from bert_tf.inference.session import ExportFormat, Optimization
-from bert_tf.inputs.datasets.examples import Cell, TaggedExample
+from bert_tf.inputs.datasets.examples import Cell
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.codec import check_finite
 from bert_tf.tasks.intent_and_slots import IntentAndSlots as IntentAndSlotsTask
@@ -37,8 +29,7 @@ from bert_tf.tasks.regression import Regression
 from bert_tf.tasks.replaced_tokens import DISCRIMINATOR
 from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.tagging import Tagging
-from bert_tf.training.dtype import infer_in
-from bert_tf.types import Array, Json, StrPath, TfFunction
+from bert_tf.types import Json, StrPath, TfFunction
 
 
 class _TextModel(FineTuned):
@@ -353,121 +344,3 @@ class MaskedLM(Model[MaskedLMTask]):
     def _predict(self) -> TfFunction:
         task, model = self._trained()
         return task.signatures(model)[DEFAULT]
-
-
-@checked_arguments
-class SentenceEncoder:
-    """Computes vectors of texts.
-
-    Attributes:
-        encoder: the Keras model.
-        tokenizer: its tokenizer.
-
-    Examples:
-        >>> encoder = bert_tf.SentenceEncoder.from_pretrained("hf://sentence-transformers/all-MiniLM-L6-v2")
-        >>> vectors = encoder.encode(["A man plays a guitar.", "Someone makes music.", "The market fell."])
-        >>> vectors.shape
-        (3, 384)
-        >>> bool(vectors[0] @ vectors[1] > vectors[0] @ vectors[2])
-        True
-    """
-
-    def __init__(self, path: str, settings: Json, dtype: InferenceDtype) -> None:
-        self._path, self._settings = path, settings
-        self._embedder = open_embedder(path, **settings)
-        self._with_prompt: dict[str, Embedder] = {}
-        infer_in(dtype, self._embedder.model)
-        self.encoder, self.tokenizer = self._embedder.encoder, self._embedder.tokenizer
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        path: StrPath,
-        *,
-        pool: str | None = None,
-        layers: Sequence[int] | None = None,
-        max_length: int | None = None,
-        long_texts: str | None = None,
-        dtype: InferenceDtype = "float32",
-    ) -> Self:
-        """Opens a model.
-
-        A sentence encoder as sentence-transformers publishes it (modules.json) computes the vectors that it was trained
-        for: pooling, dense layers, normalization, its maximum length and its prompts are read with it. What is given
-        here replaces these settings; for other models, the defaults are those in parentheses.
-
-        Args:
-            path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME".
-            pool: how the vectors of tokens are pooled: "mean" (default), "cls", "max", "mean_sqrt_len", "weightedmean"
-                or "lasttoken", or several joined by "+"; see `bert_tf.config.EmbeddingConfig`.
-            layers: the layers whose states are summed; 0 for the embeddings, -1 for the last layer (default).
-            max_length: tokens per text or window; 0 for the model's maximum (default).
-            long_texts: "window" (default) averages over windows of a longer text, "head" cuts it.
-            dtype: as for `TextClassifier.from_pretrained`.
-        """
-        settings: Json = {"pool": pool, "max_length": max_length, "long_texts": long_texts}
-        settings["features"] = None if layers is None else FeatureConfig(tuple(layers))
-        return cls(absolute(path), {name: value for name, value in settings.items() if value is not None}, dtype)
-
-    @property
-    def prompts(self) -> dict[str, str]:
-        """The prompts that the model was published with, by name."""
-        return dict(self._embedder.config.prompts)
-
-    def encode(self, texts: Values, *, prompt_name: str | None = None, batch_size: BatchSize = 32) -> Array:
-        """Computes vectors, in batches of texts of similar length.
-
-        Args:
-            texts: the texts.
-            prompt_name: the one of `prompts` to put in front of each text; None for the model's default, "" for none.
-            batch_size: texts per batch.
-
-        Returns:
-            float32 [texts, size].
-        """
-        embedder = self._prompted(prompt_name)
-        examples = [
-            TaggedExample(str(index), text, None, None, None, None, f"texts[{index}]")
-            for index, text in enumerate(texts_of(texts))
-        ]
-        vectors = [values["vector"] for _, values in extract(embedder, examples, batch_size, progress=False)]
-        return np.stack(vectors) if vectors else np.zeros([0, embedder.size], np.float32)
-
-    def _prompted(self, prompt_name: str | None) -> Embedder:
-        if prompt_name is None:
-            return self._embedder
-        if prompt_name not in self._with_prompt:
-            self._with_prompt[prompt_name] = self._embedder.with_prompt(prompt_name)
-        return self._with_prompt[prompt_name]
-
-    def save(self, path: StrPath) -> None:
-        """Writes the model with its settings to a directory, for `from_pretrained` and the programs of this package."""
-        model_directory.save_checkpoint(self._embedder.checkpoint(), text_path(path))
-
-    def export(
-        self,
-        path: StrPath,
-        *,
-        format: ExportFormat = "saved_model",
-        prompt_name: str | None = None,
-        check: bool = True,
-        optimize: Optimization = "none",
-    ) -> Exported | ExportedFile:
-        """Exports a SavedModel that takes text and returns vectors; or another format.
-
-        Args:
-            path: as for `TextClassifier.export`.
-            format: as for `TextClassifier.export`; formats other than a SavedModel return the vectors of tokens, too.
-            check: as for `TextClassifier.export`.
-            optimize: as for `TextClassifier.export`.
-            prompt_name: as for `encode`; the SavedModel puts this one in front of every text. With other formats, the
-                caller does.
-        """
-        check_export(path, format, optimize)
-        with on_cpu():  # an export is compared with the model on the CPU
-            embedder = open_embedder(self._path, **self._settings)
-        if prompt_name is not None:
-            embedder = embedder.with_prompt(prompt_name)
-        if format != "saved_model":
-            return export_embedder(embedder, text_path(path), format, check=check, optimize=optimize)
-        return export(embedder.task, embedder.model, os.fspath(path), check=check, optimize=optimize)

@@ -258,6 +258,7 @@ def stored(model: keras.Model, encoder: BertEncoder, task: Task) -> dict[str, Ch
             task={"name": own.name, "settings": own.settings()} if own else None,
             tokenizer=task.tokenizer,
             ranges={} if folder else ranges,
+            vectors=task.vectors if not own else None,
         )
         if checkpoint.head or not own:  # not a task that this version does not know
             names = {name: f"{folder}/{name}" if folder else name for name in checkpoint.shapes()}

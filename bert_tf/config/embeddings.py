@@ -15,6 +15,16 @@ POOLS: dict[str, tuple[str, ...]] = {
     "token": ("",),
 }
 
+# What a sentence encoder can learn, by the kind of its examples; the first is the default.
+OBJECTIVES: dict[str, tuple[str, ...]] = {
+    "pairs": ("in_batch",),  # texts that belong together, with or without texts that do not belong to the first
+    "triplets": ("in_batch", "triplet"),
+    "scored pairs": ("cosent", "cosine"),
+    "scored texts": ("margin_mse", "kl"),  # a score for each text after the first
+    "classes": ("batch_hard",),
+    "vectors": ("same_vectors",),  # of a teacher
+}
+
 VECTORS = "vectors/"  # the start of the paths of the variables below
 
 

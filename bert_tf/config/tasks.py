@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Self
 
+from bert_tf.config.embeddings import OBJECTIVES, EmbeddingConfig
 from bert_tf.config.model import FeatureConfig
 from bert_tf.config.values import Rule, check_fields, setting
 from bert_tf.errors import ConfigError
@@ -26,6 +27,7 @@ class TaskConfig:
     """
 
     of_tasks: ClassVar[dict[str, type["TaskConfig"]]] = {}  # by the class of `bert_tf` with models of the task
+    teacher: ClassVar[str] = ""  # a sentence encoder whose vectors are learned
     max_length: int = setting(128, **_LENGTH)
 
     def __init_subclass__(cls, api: str = "") -> None:
@@ -36,6 +38,15 @@ class TaskConfig:
     def check(self) -> Self:
         """Returns the config if its values are valid."""
         check_fields(self, "task")
+        return self
+
+    def published(self, vectors: EmbeddingConfig | None, limit: int) -> "TaskConfig":
+        """With what is left to the checkpoint. Default: unchanged.
+
+        Args:
+            vectors: for which it was published, if any.
+            limit: tokens that it takes.
+        """
         return self
 
 
@@ -266,3 +277,79 @@ class QuestionAnsweringConfig(TaskConfig, api="QuestionAnswerer"):
     def kept_of_question(self, special_tokens: int) -> int:
         """Maximum number of tokens of a question to keep: half of a window without its special tokens, or fewer."""
         return min(self.max_question_length, (self.max_length - special_tokens) // 2)
+
+
+@dataclasses.dataclass
+class EmbeddingsConfig(TaskConfig, api="SentenceEncoder"):
+    """Settings of training a sentence encoder.
+
+    Attributes:
+        max_length: tokens per text, special tokens included; 0 for those of the checkpoint, or 256.
+        objective: what is learned; "" for the first that fits the examples (`OBJECTIVES`). "in_batch": the second text
+            of each example is nearer to the first than all others of the batch, and than its further texts (Henderson
+            et al., 2017, arXiv:1705.00652). "triplet": the second text is nearer to the first than the third, by
+            `margin`. "cosent": cosines are in the order of the numbers. "cosine": cosines are the numbers, from 0 to 1.
+            "batch_hard": the farthest text of the same class is nearer than the nearest of another, by `margin`
+            (Hermans et al., 2017, arXiv:1703.07737). "margin_mse": dot products differ as the scores do (Hofstaetter
+            et al., 2020, arXiv:2010.02666). "kl": their softmax is that of the scores. "same_vectors": all texts of an
+            example have the vector that the teacher gives its first text (Reimers and Gurevych, 2020,
+            arXiv:2004.09813).
+        scale: of the cosines of "in_batch" and "cosent", the inverse of a temperature.
+        both_directions: whether "in_batch" also finds the first text by the second.
+        margin: of "triplet" and "batch_hard", in cosine distance.
+        temperature: of "kl".
+        matryoshka: sizes to which vectors can be cut: the loss is the sum of those of the first so many values
+            (Kusupati et al., 2022, arXiv:2205.13147); () for the whole vector.
+        query_prompt, passage_prompt: text in front of the first text of each example, and in front of the others, in
+            training and, by the names "query" and "passage", in use; None for those of the checkpoint.
+        teacher: sentence encoder whose vectors are learned, for "same_vectors"; "" for none.
+        vectors: how vectors are computed; None as in the checkpoint, or with the mean of all tokens.
+    """
+
+    max_length: int = setting(0, at_least=0, at_most=1_000_000)
+    objective: str = setting("", choices=("", *dict.fromkeys(name for names in OBJECTIVES.values() for name in names)))
+    scale: float = setting(20.0, above=0, at_most=10_000)
+    both_directions: bool = False
+    margin: float = setting(0.5, at_least=0, at_most=1000)
+    temperature: float = setting(1.0, above=0, at_most=1000)
+    matryoshka: tuple[int, ...] = setting((), at_least=1, at_most=1_000_000)
+    query_prompt: str | None = None
+    passage_prompt: str | None = None
+    teacher: str = ""  # type: ignore[misc]  # here a field
+    vectors: EmbeddingConfig | None = None
+
+    def check(self) -> Self:
+        super().check()
+        if 0 < self.max_length < _LENGTH["at_least"]:
+            raise ConfigError(f"task.max_length is {self.max_length}; expected at least {_LENGTH['at_least']}, or 0")
+        if self.vectors:
+            self.vectors.check()
+            if self.vectors.per != "sentence":
+                raise ConfigError(f"task.vectors.per is {self.vectors.per!r}; expected sentence")
+        if bool(self.teacher) != (self.objective == "same_vectors") and (self.teacher or self.objective):
+            raise ConfigError(
+                f"task.objective is {self.objective!r} and task.teacher {self.teacher!r}; a teacher goes with "
+                "same_vectors: set both, or leave both out"
+            )
+        if len(set(self.matryoshka)) < len(self.matryoshka):
+            raise ConfigError(f"task.matryoshka is {self.matryoshka!r}; expected different sizes")
+        if self.matryoshka and self.teacher:
+            raise ConfigError("task.matryoshka is set, but the teacher's vectors have one size; leave it out")
+        return self
+
+    def published(self, vectors: EmbeddingConfig | None, limit: int) -> "EmbeddingsConfig":
+        own = self.vectors or vectors or EmbeddingConfig(pool="mean", long_texts="head", normalize=True)
+        length = self.max_length or min(own.max_length or 256, limit)
+        prompts = dict(own.prompts)
+        for name, prompt in (("query", self.query_prompt), ("passage", self.passage_prompt)):
+            if prompt is not None:
+                prompts[name] = prompt
+        own = dataclasses.replace(own, max_length=length, long_texts="head", prompts=prompts)
+        query = prompts.get("query", own.prompt)
+        passage = next((prompts[name] for name in ("passage", "document") if name in prompts), own.prompt)
+        if not own.include_prompt and (query or passage):
+            raise ConfigError(
+                "the checkpoint does not pool the tokens of its prompts, which is not supported in training; set "
+                "task.vectors"
+            )
+        return dataclasses.replace(self, max_length=length, query_prompt=query, passage_prompt=passage, vectors=own)

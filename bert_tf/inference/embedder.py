@@ -5,17 +5,16 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from bert_tf.checkpoints import open_with_warnings
-from bert_tf.checkpoints.stored_model import Checkpoint
-from bert_tf.checkpoints.tensor import Tensor, as_dtype, tensor_of, tensor_of_variable
+from bert_tf.checkpoints.stored_model import Checkpoint, assign
+from bert_tf.checkpoints.tensor import Tensor, tensor_of_variable
 from bert_tf.config import EmbeddingConfig
 from bert_tf.config.paths import unknown_field
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.model.activations import activation
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.sentence_vectors import SentenceVectors
 from bert_tf.quiet import traced_function
 from bert_tf.tasks.vectors import Vectors
 from bert_tf.text.base import BaseTokenizer
@@ -30,7 +29,11 @@ def open_embedder(path: StrPath, per: str = "sentence", **settings: Any) -> "Emb
         per: as in `EmbeddingConfig`. Vectors of sentences are computed in the way that the model was published for.
         **settings: fields of `EmbeddingConfig` with other values.
     """
-    checkpoint = open_with_warnings(path, vectors=per == "sentence")
+    return embedder_of(open_with_warnings(path, vectors=per == "sentence"), path, per, **settings)
+
+
+def embedder_of(checkpoint: Checkpoint, path: StrPath, per: str = "sentence", **settings: Any) -> "Embedder":
+    """As `open_embedder`, of an open checkpoint; `path` is its name in errors."""
     tokenizer = checkpoint.tokenizer_of_text(path)
     config = EmbeddingConfig(per)
     if per == "sentence":
@@ -75,8 +78,8 @@ class Embedder:
             raise ConfigError(f"max_length is {config.max_length}; expected 3 to {limit}, the model's maximum")
         self.config = dataclasses.replace(config, pool="+".join(config.pools), max_length=length)
         self.encoder, self.tokenizer = encoder, tokenizer
-        self._dense = _dense_layers(self.config, encoder.config.hidden_size, tensors or {})
-        self.task = Vectors(tokenizer, self.config, self._dense)
+        self._layer = _layer_of(self.config, encoder.config.hidden_size, tensors or {})
+        self.task = Vectors(tokenizer, self.config, self._layer)
         self.model = self.task.build(encoder)
 
     def __call__(self, text: tf.Tensor, **words: tf.RaggedTensor) -> Tensors:
@@ -110,26 +113,19 @@ class Embedder:
 
     def _tensors(self) -> dict[str, Tensor]:
         """Tensors of the dense layers by path."""
-        paths = self.config.shapes(self.encoder.config.hidden_size)
-        weights = [weight for layer in self._dense for weight in layer.weights]
-        return {path: tensor_of(weight.numpy(), path) for path, weight in zip(paths, weights, strict=True)}
+        return {variable.path: tensor_of_variable(variable) for variable in self._layer.weights}
 
 
-def _dense_layers(config: EmbeddingConfig, hidden: int, tensors: Mapping[str, Tensor]) -> list[keras.layers.Dense]:
-    """The layers of `config.dense` with their weights."""
-    layers, shapes = [], config.shapes(hidden)
-    for number, settings in enumerate(config.dense):
-        path = f"vectors/dense_{number}"
-        inputs, expected = shapes[f"{path}/kernel"][0], tensors[f"{path}/kernel"].shape[0]
-        if inputs != expected:
+def _layer_of(config: EmbeddingConfig, hidden: int, tensors: Mapping[str, Tensor]) -> SentenceVectors:
+    """The layer of vectors of sentences, with its weights."""
+    layer = SentenceVectors(config, name="vectors")
+    for path, shape in config.shapes(hidden).items():
+        found = tensors[path].shape
+        if path.endswith("kernel") and shape[0] != found[0]:
             raise ConfigError(
-                f"vectors of pool {config.pool!r} have {inputs} values, and the model's dense layer reads {expected}; "
-                "leave pool and layers out"
+                f"vectors of pool {config.pool!r} have {shape[0]} values, and the model's dense layer reads "
+                f"{found[0]}; leave pool and layers out"
             )
-        function = activation(settings.activation) if settings.activation == "erf_gelu" else settings.activation
-        layer = keras.layers.Dense(settings.units, function, settings.bias, name=f"dense_{number}", dtype="float32")
-        layer.build([None, inputs])
-        for name in ("kernel", "bias") if settings.bias else ("kernel",):
-            getattr(layer, name).assign(as_dtype(tensors[f"{path}/{name}"], "float32", f"{path}/{name}").read())
-        layers.append(layer)
-    return layers
+    layer.build((None, None, config.features.width * hidden))
+    assign(layer.weights, tensors)
+    return layer

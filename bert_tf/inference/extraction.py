@@ -90,6 +90,15 @@ def extract(
             yield from zip(chunk, outputs, strict=True)
 
 
+def vectors_of(embedder: Embedder, texts: Sequence[str], batch_size: int, *, progress: bool = False) -> Array:
+    """The vectors of texts, float32 [texts, size]; arguments as for `extract`."""
+    examples = [
+        TaggedExample(str(index), text, None, None, None, None, f"texts[{index}]") for index, text in enumerate(texts)
+    ]
+    vectors = [values["vector"] for _, values in extract(embedder, examples, batch_size, progress=progress)]
+    return np.stack(vectors) if vectors else np.zeros([0, embedder.size], np.float32)
+
+
 def _consistent(examples: Iterable[TaggedExample]) -> Iterator[TaggedExample]:
     """Yields the examples; raises DataError if some have words and others do not."""
     first = None

@@ -4,6 +4,7 @@ from typing import Any
 
 from bert_tf.errors import ConfigError
 from bert_tf.tasks.classification import Classification
+from bert_tf.tasks.embeddings import Embeddings
 from bert_tf.tasks.intent_and_slots import IntentAndSlots
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.mlm_and_nsp import Pretraining
@@ -26,6 +27,7 @@ _FINE_TUNED: tuple[type[FineTuningTask], ...] = (
     QuestionAnswering,
     MultipleChoice,
     IntentAndSlots,
+    Embeddings,
 )
 TASKS: dict[str, type[Task]] = {task.name: task for task in _PRETRAINED + _FINE_TUNED}
 

@@ -79,6 +79,11 @@ class Codec(Served):
         """Makes batches of rows from columns."""
         return Rows(self.preprocess, self.pad, windows=self.windows)
 
+    @functools.cached_property
+    def training_rows(self) -> Rows:
+        """The same for training. Default: `rows`."""
+        return self.rows
+
     @abc.abstractmethod
     def to_tensors(self, examples: list[Any], *, labelled: bool) -> Tensors:
         """Columns for `preprocess`: those named by `inputs` and, if `labelled`, the targets.

@@ -96,6 +96,34 @@ class Objective(abc.ABC):
         raise NotImplementedError
 
 
+class JointObjective(Objective):
+    """Base class of objectives whose loss is about all examples of a batch together, of all replicas.
+
+    A model computes each of the `pieces` of a part of a batch; `joined` puts their outputs together; and `joint_loss`
+    gets the outputs and what is `known` of the whole batch. So a batch can be larger than what fits into memory
+    (`training/whole_batch.py`). Evaluations have no loss, which would depend on the batches.
+    """
+
+    @abc.abstractmethod
+    def pieces(self, features: Tensors) -> list[Tensors]:
+        """The inputs of the model, of any number of calls."""
+
+    @abc.abstractmethod
+    def joined(self, outputs: list[Tensors], features: Tensors) -> Tensors:
+        """Float32 tensors [rows, ...] by name from the outputs for the `pieces` of these features."""
+
+    @abc.abstractmethod
+    def known(self, features: Tensors) -> Tensors:
+        """Tensors [rows, ...] of the features that `joint_loss` reads."""
+
+    @abc.abstractmethod
+    def joint_loss(self, outputs: Tensors, known: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        """As `loss_and_metrics`, of the whole batch: [rows, ...] each, as `joined` and `known` return."""
+
+    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        return {}
+
+
 class Sum(Objective):
     """Several objectives on one encoder: the sum of their losses.
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert_tf.config import RegressionConfig
 from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import Labels, Scale, TextExample
+from bert_tf.inputs.datasets.examples import Labels, Scale, TextExample, TextGroup
 from bert_tf.metrics.accuracy_and_f1 import binary_f1, correlations
 from bert_tf.metrics.glue import glue_scores
 from bert_tf.metrics.statistics import bootstrap_intervals
@@ -285,7 +285,7 @@ def _spread(values: Sequence[float] | Array) -> tuple[float, float]:
     return float(np.mean(values)), float(np.std(values)) or 1.0
 
 
-def number(example: TextExample) -> float:
+def number(example: TextExample | TextGroup) -> float:
     """The label as a float."""
     label: Any = example.label
     try:

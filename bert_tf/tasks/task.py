@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self, TypedDict
 
 import keras
 
-from bert_tf.config import BertConfig, ExampleData, to_dict
+from bert_tf.config import BertConfig, EmbeddingConfig, ExampleData, to_dict
 from bert_tf.config.tasks import TaskConfig, check_labels, check_weights
 from bert_tf.config.values import Rule, annotations, misfit, restored
 from bert_tf.errors import ConfigError
@@ -43,6 +43,7 @@ class Task(abc.ABC):
         objective: what a training step needs.
         monitor: name of the metric that selects the best checkpoint.
         mode: "max" if a higher `monitor` is better, else "min".
+        vectors: how the model computes vectors of sentences, if it is trained for these.
         problem_type: what Transformers calls a classifier for the task; "" if it has no name for it.
     """
 
@@ -53,6 +54,7 @@ class Task(abc.ABC):
     objective: Objective
     monitor: str = "loss"
     mode: str = "min"
+    vectors: EmbeddingConfig | None = None
 
     @abc.abstractmethod
     def settings(self) -> Json:

@@ -1,8 +1,5 @@
 """Vectors of sentences, words or tokens, computed in graph code."""
 
-import functools
-from collections.abc import Callable, Sequence
-
 import keras
 import tensorflow as tf
 
@@ -12,6 +9,7 @@ from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.chunks import chunked_map, map_in_chunks
 from bert_tf.model.encoder import BertEncoder, feature_model
 from bert_tf.model.mode import infer
+from bert_tf.model.sentence_vectors import SentenceVectors
 from bert_tf.tasks.signatures import (
     DEFAULT,
     TOKENS,
@@ -30,36 +28,19 @@ from bert_tf.text.words import extents, given_words, quotable_pieces, spans, wor
 from bert_tf.types import Json, Tensors, TfFunction
 
 
-def _only_first(counts: tf.Tensor, reverse: bool = False) -> tf.Tensor:
-    """float32 [rows, length]: 1 at the first (or last) True of each row."""
-    number = tf.cumsum(tf.cast(counts, tf.int32), 1, reverse=reverse)
-    return tf.cast(counts & (number == 1), tf.float32)
-
-
-# Weights of the tokens, float32 [rows, length], from those that count, bool [rows, length]: the vector of a sentence is
-# the weighted sum, divided by the sum of the weights. The maximum has none.
-_WEIGHTS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
-    "mean": lambda counts: tf.cast(counts, tf.float32),
-    "mean_sqrt_len": lambda counts: tf.cast(counts, tf.float32),
-    "weightedmean": lambda counts: tf.where(counts, tf.range(1.0, tf.cast(tf.shape(counts)[1], tf.float32) + 1.0), 0.0),
-    "cls": _only_first,
-    "lasttoken": functools.partial(_only_first, reverse=True),
-}
-
-
 class VectorsCodec(Served):
     """From texts to vectors.
 
     Args:
         tokenizer: of the encoder.
         config: which vectors, with a `max_length`.
-        dense: the layers of `config.dense`, built.
+        layer: makes vectors of sentences from states, built.
     """
 
     attends = False
 
-    def __init__(self, tokenizer: BaseTokenizer, config: EmbeddingConfig, dense: Sequence[keras.layers.Dense]) -> None:
-        self.tokenizer, self.config, self._dense = tokenizer, config, dense
+    def __init__(self, tokenizer: BaseTokenizer, config: EmbeddingConfig, layer: SentenceVectors) -> None:
+        self.tokenizer, self.config, self._layer = tokenizer, config, layer
         self._per, self._pool, self._length = config.per, config.pools[0], config.max_length
         self._prompt_tokens = 0  # in front of what is pooled
         if config.prompt and not config.include_prompt:
@@ -69,7 +50,8 @@ class VectorsCodec(Served):
 
     def size(self, model: keras.Model) -> int:
         """Number of values of a vector."""
-        return self._dense[-1].units if self._dense else len(self.config.pools) * model.output_shape[-1]
+        width: int = model.output_shape[-1]
+        return self._layer.size(width) if self._per == "sentence" else width
 
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
         return (tf.TensorSpec([None], tf.string, name="text"),)
@@ -141,7 +123,7 @@ class VectorsCodec(Served):
         chosen = most_context(*rows)
         kept = self._window_vectors(model, packed, types, chosen)
         if self._per == "sentence":
-            return {"vector": self._finished(_of_texts(kept, rows[0], tf.size(text)))}
+            return {"vector": self._layer.finished(_of_texts(kept, rows[0], tf.size(text)))}
         vectors = kept["vector"]
         if self._per == "word":
             if word_starts is None:
@@ -162,7 +144,7 @@ class VectorsCodec(Served):
             states: float32 [rows, length, size], of the model.
             mask: int32 [rows, length], 0 at padding.
         """
-        return self._finished(self._pooled(states, mask > 0)) if self._per == "sentence" else None
+        return self._layer.finished(self._pooled(states, mask > 0)) if self._per == "sentence" else None
 
     def _window_vectors(
         self, model: keras.Model, ids: tf.RaggedTensor, types: tf.RaggedTensor, chosen: tf.RaggedTensor
@@ -188,46 +170,10 @@ class VectorsCodec(Served):
         return chunked_map(compute, ids.nrows(), ids.bounding_shape(axis=1))
 
     def _pooled(self, states: tf.Tensor, counts: tf.Tensor) -> Tensors:
-        """What the vectors of sentences are made from.
-
-        Args:
-            states: float32 [rows, length, size].
-            counts: bool [rows, length], the tokens that are pooled, apart from those of the prompt.
-
-        Returns:
-            By way to pool: float32 [rows, size], the maximum or the weighted sum; and, but for the maximum, by "WAY/of"
-            the sum of the weights, float32 [rows, 1].
-        """
+        """As `SentenceVectors.pooled`, without the tokens of the prompt if these are not pooled."""
         if self._prompt_tokens:
             counts &= tf.range(tf.shape(counts)[1]) >= self._prompt_tokens
-        pooled: Tensors = {}
-        for pool in self.config.pools:
-            if pool == "max":
-                pooled[pool] = tf.reduce_max(tf.where(tf.expand_dims(counts, -1), states, states.dtype.min), 1)
-            else:
-                weights = _WEIGHTS[pool](counts)
-                pooled[pool] = tf.reduce_sum(states * tf.expand_dims(weights, -1), 1)
-                pooled[f"{pool}/of"] = tf.reduce_sum(weights, 1, keepdims=True)
-        return pooled
-
-    def _finished(self, pooled: Tensors) -> tf.Tensor:
-        """float32 [texts, size], the vectors of sentences from the result of `_pooled` for one row per text."""
-        vectors = []
-        for pool in self.config.pools:
-            vector = pooled[pool]
-            if pool != "max":
-                of = pooled[f"{pool}/of"]
-                if pool == "mean_sqrt_len":
-                    vector *= tf.math.rsqrt(tf.maximum(of, 1.0))
-                else:
-                    vector = tf.math.divide_no_nan(vector, of)
-            vectors.append(vector)
-        vector = tf.concat(vectors, 1)
-        for layer in self._dense:
-            vector = layer(vector)
-        if self.config.normalize:  # a length counts as 1e-12 at least, as in PyTorch's normalize
-            vector *= tf.math.rsqrt(tf.maximum(tf.reduce_sum(tf.square(vector), 1, keepdims=True), 1e-24))
-        return vector
+        return self._layer.pooled(states, counts)
 
     def _word_vectors(self, vectors: tf.Tensor, word: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         """float32 [count, size] from the vectors of tokens and the index of each token's word, int64 [tokens]."""
@@ -264,17 +210,15 @@ class Vectors(Task):
     """Vectors of texts, computed as the model was published for them or as settings say.
 
     Args:
-        tokenizer, config, dense: as for `VectorsCodec`.
+        tokenizer, config, layer: as for `VectorsCodec`; without the layer, for vectors without dense layers.
     """
 
     name = "vectors"
     codec: VectorsCodec
 
-    def __init__(
-        self, tokenizer: BaseTokenizer, config: EmbeddingConfig, dense: Sequence[keras.layers.Dense] = ()
-    ) -> None:
+    def __init__(self, tokenizer: BaseTokenizer, config: EmbeddingConfig, layer: SentenceVectors | None = None) -> None:
         self.tokenizer, self.config = tokenizer, config
-        self.codec = VectorsCodec(tokenizer, config, dense)
+        self.codec = VectorsCodec(tokenizer, config, layer or SentenceVectors(config))
 
     def settings(self) -> Json:
         return to_dict(self.config)

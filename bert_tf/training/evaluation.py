@@ -17,7 +17,7 @@ from bert_tf.memory import memory_errors
 from bert_tf.model.mode import infer
 from bert_tf.progress import bar
 from bert_tf.quiet import traced_function
-from bert_tf.tasks.objective import Objective
+from bert_tf.tasks.objective import JointObjective, Objective
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text.unknown import UnknownTokens
 from bert_tf.training.strategy import accelerator, devices_of, parallel_parts
@@ -139,7 +139,8 @@ class DistributedPredictor:
         self, task: FineTuningTask, model: keras.Model, strategy: tf.distribute.Strategy, *, labelled: bool
     ) -> None:
         self._task, objective = task, task.objective
-        self._names = names = (*objective.losses, *objective.metric_names) if labelled else ()
+        has_losses = labelled and not isinstance(objective, JointObjective)
+        self._names = names = (*objective.losses, *objective.metric_names) if has_losses else ()
 
         def compute(features: Tensors, outputs: Tensors) -> tuple[Tensors, tf.Tensor]:
             return task.codec.postprocess(features, outputs), _loss_and_metrics(objective, names, features, outputs)

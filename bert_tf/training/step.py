@@ -12,10 +12,11 @@ from bert_tf.config import TrainConfig
 from bert_tf.inputs.batching import microbatch
 from bert_tf.inputs.identity import batch_fingerprint
 from bert_tf.model.mode import Mode, Seeds, computing, current, fold_in
-from bert_tf.tasks.objective import Objective
+from bert_tf.tasks.objective import JointObjective, Objective
 from bert_tf.training.optimizers import Optimizer
 from bert_tf.training.schedules import Schedule
 from bert_tf.training.strategy import parallel_parts
+from bert_tf.training.whole_batch import WholeBatch
 from bert_tf.types import Tensors, TfFunction
 
 # Gradients are reduced in packs of this size, so that one is copied while another travels: a single pack, the default,
@@ -104,6 +105,7 @@ class Step:
         self._config, self._strategy, self.fuse_every_shape = config, strategy, fuse_every_shape
         self._parts = 1 if jit_compile else parallel_parts(strategy)
         self._inputs = [tensor.name for tensor in model.inputs]
+        self._whole_batch = WholeBatch(objective, model, self._parts) if isinstance(objective, JointObjective) else None
         # Without XLA no functions of their own, which would only make tracing slower.
         compiled = functools.partial(tf.function, autograph=False, jit_compile=True) if jit_compile else _unchanged
         self._shard_gradients, self._update = compiled(self._sum_gradients), compiled(self._apply_gradients)
@@ -215,6 +217,11 @@ class Step:
         """
         config = self._config
         seed = tf.stack([tf.cast(config.seed, tf.int64), step])
+        if self._whole_batch:
+            seeds = [fold_in(seed, number) for number in numbers]
+            (divisor,) = divisors[0].values()
+            with computing(Mode(rotary_base=rotary_base)):
+                return *self._whole_batch.gradients(batches, seeds, self._mode, divisor, scale), {}
         gradients: list[tf.Tensor] = []
         metrics, counts = 0.0, []
         for index, (features, number) in enumerate(zip(batches, numbers, strict=True)):
@@ -295,9 +302,7 @@ class Step:
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """As `_gradients`, of a part of a micro-batch."""
         objective = self._objective
-        fusion: Literal["static", "every"] = "every" if self.fuse_every_shape else "static"
-        mode = dataclasses.replace(current(), seeds=Seeds(seed), fusion=fusion, recompute=self._config.remat)
-        with tf.GradientTape() as tape, computing(mode):
+        with tf.GradientTape() as tape, computing(self._mode(seed)):
             outputs = self._model({name: features[name] for name in self._inputs}, training=True)
             metrics = objective.loss_and_metrics(features, outputs)
             means = {name: metrics[name][0] / tf.maximum(divisors[name], 1e-5) for name in objective.losses}
@@ -306,6 +311,11 @@ class Step:
         gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
         stacked = tf.stack([tf.stack(metrics[name]) for name in (*objective.losses, *objective.metric_names)])
         return [tf.convert_to_tensor(gradient) for gradient in gradients], stacked
+
+    def _mode(self, seed: tf.Tensor) -> Mode:
+        """How a model computes in training, with dropout masks from this seed, int32 [2]."""
+        fusion: Literal["static", "every"] = "every" if self.fuse_every_shape else "static"
+        return dataclasses.replace(current(), seeds=Seeds(seed), fusion=fusion, recompute=self._config.remat)
 
     def _split(self, features: Tensors, accumulation: int) -> Any:
         """Splits a whole batch into the micro-batches of each replica of this process, a distributed value."""

@@ -15,6 +15,7 @@ from bert_tf.inputs.batching import stream
 from bert_tf.memory import memory_errors
 from bert_tf.model.encoder import encoder_of, encoders_of, ranges_of
 from bert_tf.model.memory import check_memory
+from bert_tf.tasks.objective import JointObjective
 from bert_tf.tasks.task import Task
 from bert_tf.training import optimizers, phases
 from bert_tf.training.evaluation import means
@@ -75,6 +76,18 @@ class Trainer:
         self.phases = phases.split(config, total_steps, strategy.num_replicas_in_sync)
         if any(phase.rotary_base for phase in self.phases) and encoder_of(model).config.positions != "rotary":
             raise ConfigError("a phase of train.phases has a rotary_base, but model.positions is 'table'; leave it out")
+        if isinstance(task.objective, JointObjective):
+            for name, value, expected in (
+                ("normalization", config.normalization, "global"),
+                ("clip_on", config.clip_on, "global"),
+            ):
+                if value != expected:
+                    raise ConfigError(
+                        f"train.{name} is {value!r}, but the loss of this task is that of a whole batch; set it to "
+                        f"{expected!r}"
+                    )
+            if jit_compile:
+                raise ConfigError("train.jit_compile is on, but this task gathers all replicas; set it to off")
         with strategy.scope():
             self.optimizer = optimizers.create(model.trainable_variables, config)
         self._learning_rate = phases.learning_rate(self.phases)

@@ -42,6 +42,23 @@ class TextExample(NamedTuple):
     location: str
 
 
+class TextGroup(NamedTuple):
+    """Texts from which a sentence encoder or a reranker learns.
+
+    Attributes:
+        id: identifies it.
+        texts: a query and a text that belongs to it; more texts do not belong to it. Or a pair with a number, or a
+            single text, with its class or for a teacher.
+        label: a number or a class, as in the data; a number for each text after the first; None if there is none.
+        location: "file:line" or the like, for errors.
+    """
+
+    id: str
+    texts: tuple[str, ...]
+    label: str | float | tuple[float, ...] | None
+    location: str
+
+
 class TaggedExample(NamedTuple):
     """A text split into words or characters, with one tag per word.
 

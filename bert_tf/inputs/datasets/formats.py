@@ -24,7 +24,9 @@ from bert_tf.inputs.datasets.examples import (
     Scale,
     TaggedExample,
     TextExample,
+    TextGroup,
 )
+from bert_tf.inputs.datasets.groups import read_beir, read_groups
 from bert_tf.inputs.datasets.json_lines import read_choices
 from bert_tf.inputs.datasets.squad import read_squad
 from bert_tf.inputs.datasets.tables import Layout, read_json_rows, read_rows, read_texts
@@ -311,6 +313,20 @@ FORMATS: dict[str, Format] = {
         ("copa-dev.xml", "copa-test.xml", "copa-test.xml"),
         read=lambda file: read_copa(file.path),
         example=ChoiceExample,
+    ),
+    # Texts that belong together, with others that do not, or with numbers.
+    "groups": Format(
+        ("train.jsonl", "dev.jsonl", "test.jsonl"),
+        read=lambda file: read_groups(file.path),
+        example=TextGroup,
+        others=_TABLES,
+    ),
+    # The judgements of a corpus: github.com/beir-cellar/beir.
+    "beir": Format(
+        ("train", "dev", "test"),
+        read=lambda file: read_beir(os.path.dirname(os.path.dirname(file.path)), file.path, file.read_report),
+        example=TextGroup,
+        files={part: (os.path.join("qrels", f"{part}.tsv"),) for part in ("train", "dev", "test")},
     ),
     "choices": Format(
         ("train.jsonl", "dev.jsonl", "test.jsonl"),

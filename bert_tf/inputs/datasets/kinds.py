@@ -1,6 +1,7 @@
 """What the classes of examples need beside their format: readers of JSON lines and TFDS, and values for Python."""
 
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bert_tf.inputs.datasets import json_lines, tfds_sets
@@ -9,9 +10,11 @@ from bert_tf.inputs.datasets.examples import (
     QuestionExample,
     TaggedExample,
     TextExample,
+    TextGroup,
     is_blank,
 )
 from bert_tf.inputs.datasets.formats import FORMATS, File, texts_of
+from bert_tf.inputs.datasets.groups import of_question, of_text, read_groups
 from bert_tf.inputs.datasets.tagged import adjoin
 
 EMPTY = "skipped: empty text"
@@ -26,6 +29,7 @@ class Kind(NamedTuple):
         lines: reader of JSON lines, or of such objects in memory.
         tfds: reader of TFDS.
         values: maps an example to its input and its label as the Python API takes them.
+        converts: other classes of examples -> a function that makes this one of them, or None to skip them.
     """
 
     gold: str
@@ -33,6 +37,12 @@ class Kind(NamedTuple):
     lines: Callable[[json_lines.Lines, File], Iterator[Any]]
     tfds: Callable[[File], Iterator[Any]]
     values: Callable[[Any], tuple[Any, Any]]
+    converts: Mapping[type, Callable[[Any], Any]] = types.MappingProxyType({})
+
+    def read(self, examples: Iterator[Any]) -> Iterator[Any]:
+        """Examples of this class from those that a format has."""
+        made = (self.converts[type(one)](one) if type(one) in self.converts else one for one in examples)
+        return (one for one in made if one is not None)
 
 
 def _unanswerable(file: File) -> bool:
@@ -101,5 +111,15 @@ KINDS: dict[type, Kind] = {
         lambda lines, file: json_lines.read_choices(lines),
         lambda file: tfds_sets.read_tfds_choices(file.path, file.part),
         _choice_values,
+    ),
+    TextGroup: Kind(
+        "texts",
+        lambda example: EMPTY if is_blank(*example.texts) else None,
+        lambda lines, file: read_groups(lines),
+        lambda file: map(
+            of_text, tfds_sets.read_tfds_texts(file.path, file.part, texts_of(file.data), file.data.label)
+        ),
+        lambda example: (example.texts if len(example.texts) > 1 else example.texts[0], example.label),
+        {TextExample: of_text, QuestionExample: of_question},
     ),
 }

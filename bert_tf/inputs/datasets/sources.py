@@ -124,8 +124,9 @@ class Source(Examples):
         # A single file is read even if the model was trained on TFDS.
         self._set = "" if self._file else data.source.removeprefix(TFDS)
         # JSON lines are the same for all formats: a converted model, which has no format, can predict them.
-        if not self._set and self._format.example is not example and not _is_lines(path):
-            fitting = ", ".join(name for name, form in FORMATS.items() if form.example is example)
+        readable = (example, *self._kind.converts)
+        if not self._set and self._format.example not in readable and not _is_lines(path):
+            fitting = ", ".join(name for name, form in FORMATS.items() if form.example in readable)
             raise ConfigError(f"data.format {data.format!r} is for another kind of task; for this one: {fitting}")
         if not self._file and not os.path.isdir(path) and (path or not self._set):
             problem = "no such file or directory; expected a folder or a file of data"
@@ -238,7 +239,7 @@ class Source(Examples):
                     f"data.{name} is {value!r}, but data.format {self.data.format} has its own columns; leave "
                     f"data.{name} out"
                 )
-        return self._format.examples(file)
+        return self._kind.read(self._format.examples(file))
 
 
 class Data:
@@ -350,5 +351,5 @@ class InMemory(Examples):
         given = self._given[role]
         if isinstance(given, Data):
             read_report.merge(given.read_report)
-            return iter(given.examples)
+            return self._kind.read(iter(given.examples))
         return self._kind.lines(given, File("", role, self._data, read_report))

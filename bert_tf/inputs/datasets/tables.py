@@ -84,6 +84,12 @@ def read_texts(path: str, texts: Sequence[str], label: str = "", *, labelled: bo
     return read_rows(path, layouts, rows=widest[0], remedy=f"; {_NAME_ONE.format('text')}")
 
 
+def columns_of(path: str) -> list[str]:
+    """The fields of the first row of a TSV or CSV file: as many as any reader finds."""
+    found = [start[0] for rows in _readers(path) if (start := _start(rows, path))]
+    return max(found, key=len, default=[])
+
+
 def _readers(path: str) -> tuple[Rows, ...]:
     """The possible readers of a table, that of its ending first."""
     ending = os.path.splitext(path)[1].lower()

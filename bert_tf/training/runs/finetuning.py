@@ -11,9 +11,11 @@ import tensorflow as tf
 from bert_tf.checkpoints import new_encoder, open_with_warnings
 from bert_tf.checkpoints.stored_model import Checkpoint, assign
 from bert_tf.checkpoints.tensor import Tensor
-from bert_tf.config import ExampleData, FinetuneConfig, to_dict
+from bert_tf.config import EmbeddingConfig, ExampleData, FinetuneConfig, to_dict
 from bert_tf.config.train import FINETUNING_RATE
 from bert_tf.errors import ConfigError
+from bert_tf.inference.embedder import open_embedder
+from bert_tf.inference.extraction import vectors_of
 from bert_tf.inputs.datasets.examples import Labels
 from bert_tf.inputs.datasets.sources import Examples, InMemory, Source
 from bert_tf.inputs.identity import tensors_identity, tokenizer_identity, weights_identity
@@ -96,12 +98,12 @@ class FineTuningRun(Run):
         with self.strategy.scope():
             self.encoder, tokenizer, inputs["init"] = self.open_encoder(self.dtype)
         self.choose_rate(FINETUNING_RATE, self.encoder.config.hidden_size)
-        limit = self.encoder.config.max_position_embeddings
+        self._limit = limit = self.encoder.config.max_position_embeddings
         if task_config.max_length > limit:
             raise ConfigError(f"task.max_length is {task_config.max_length}; it must be at most the model's {limit}")
         self._own = self.task = self.learn(tokenizer, source.labels())
         self._head = self._known_head()
-        if self._head and start:
+        if self._head and start and not self._own.vectors:
             log(f"continuing with the head of {start.path}, which is for the same task")
             inputs["head"] = weights_identity(tf.constant(tensor.read()) for tensor in self._head.values())
         for split in self.splits.values():  # before training, so that an unknown label is reported at once
@@ -109,7 +111,7 @@ class FineTuningRun(Run):
         # The same files may be read or repaired differently by another version.
         inputs["examples"] = {role: tensors_identity(split.columns) for role, split in self.splits.items()}
         check_inputs(inputs, like)
-        self._rows, self._columns = self._own.codec.rows, self.columns()
+        self._rows, self._columns = self._own.codec.training_rows, self.columns()
         self.steps_per_epoch = math.ceil(self._rows.count(self._columns) / self.train.batch_size)
         self.total_steps = self.train.steps or math.ceil(self.steps_per_epoch * self.train.epochs)
         self.evaluate_every = self.train.evaluate_every or self.steps_per_epoch
@@ -131,8 +133,23 @@ class FineTuningRun(Run):
 
     def learn(self, tokenizer: BaseTokenizer, labels: Labels | None) -> FineTuningTask:
         """The task, which learns its labels from the training examples unless the format has some."""
-        kind, examples = task_of(self.config.task), self.splits["train"].examples
-        return kind.learn(tokenizer, self.config.task, self.config.data, examples, labels)
+        published = self._start.checkpoint.vectors if self._start else None
+        given: Any = self.config.task
+        config = given.published(published, self._limit)
+        if config.teacher:
+            self._teach(config.teacher)
+        return task_of(config).learn(tokenizer, config, self.config.data, self.splits["train"].examples, labels)
+
+    def _teach(self, path: str) -> None:
+        """Labels all examples with the vector that the teacher gives their first text."""
+        teacher = open_embedder(path)
+        self.record["inputs"]["teacher"] = weights_identity(teacher.encoder.weights)
+        for split in self.splits.values():
+            texts = [example.texts[0] for example in split.examples]
+            vectors = vectors_of(teacher, texts, self.train.batch_size, progress=True)
+            split.examples = [
+                example._replace(label=vector) for example, vector in zip(split.examples, vectors, strict=True)
+            ]
 
     def columns(self) -> Tensors:
         """The columns of all training examples."""
@@ -165,7 +182,7 @@ class FineTuningRun(Run):
 
     def calibration(self) -> Iterable[Tensors]:
         seed = tf.constant([self.train.seed, -1], tf.int64)
-        batches = self._rows.batches(self._columns, self.train.batch_size, seed=seed)
+        batches = self._own.codec.rows.batches(self._columns, self.train.batch_size, seed=seed)
         return batches.take(math.ceil(_CALIBRATION / self.train.batch_size))
 
     def finish(self, results: Json) -> None:
@@ -189,6 +206,8 @@ class FineTuningRun(Run):
         if not self._start:
             return {}
         checkpoint, task = self._start.checkpoint, self._own
+        if task.vectors:
+            return self._known_layers(task.vectors)
         settings = task.settings()
         ours = Checkpoint(self.encoder.config, {}, task={"name": task.name, "settings": settings})
         theirs = checkpoint.task or {"name": "", "settings": {}}
@@ -199,6 +218,14 @@ class FineTuningRun(Run):
             return {}
         known = {variable.path for variable in self.encoder.weights}
         return {path: checkpoint.tensors[path] for path in ours.shapes() if path not in known}
+
+    def _known_layers(self, vectors: EmbeddingConfig) -> dict[str, Tensor]:
+        """The weights of the checkpoint's layers for vectors, if it was published with the same ones; else {}."""
+        assert self._start
+        checkpoint = self._start.checkpoint
+        if not checkpoint.vectors or checkpoint.vectors.dense != vectors.dense:
+            return {}
+        return {path: checkpoint.tensors[path] for path in vectors.shapes(self.encoder.config.hidden_size)}
 
 
 def finetune(
@@ -246,7 +273,8 @@ def source_of(data: ExampleData, task: object, data_dir: str) -> Source:
 
 def needs_pooler(task: Any) -> bool:
     """Whether the task with this config reads the pooled output."""
-    return HEADS[task_of(task).head(to_dict(task))].pooled
+    head = HEADS.get(task_of(task).head(to_dict(task)))
+    return head is not None and head.pooled
 
 
 def opened(task: object, start: Start, dtype: str | None = None) -> tuple[BertEncoder, BaseTokenizer, Json]:

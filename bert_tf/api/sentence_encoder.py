@@ -1,0 +1,260 @@
+"""SentenceEncoder: vectors of texts, and training for search."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any, Self
+
+import keras
+
+from bert_tf.api.base import Lines, Trainable, absolute, check_export, current_strategy
+from bert_tf.api.plain_values import Values, plain, texts_of
+from bert_tf.checkpoints import directory as model_directory
+from bert_tf.checkpoints import open_with_warnings
+from bert_tf.checkpoints.stored_model import Checkpoint, assign
+from bert_tf.config import EmbeddingsConfig, ExampleData, FeatureConfig, TrainConfig
+from bert_tf.config.train import BatchSize, InferenceDtype
+from bert_tf.config.values import checked_arguments, shown
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import temporary_directory, text_path
+from bert_tf.inference.embedder import Embedder, embedder_of
+from bert_tf.inference.extraction import vectors_of
+from bert_tf.inference.portable import ExportedFile, export_embedder
+from bert_tf.inference.saved_model import Exported, export, on_cpu
+from bert_tf.inference.session import ExportFormat, Optimization
+from bert_tf.inputs.datasets.sources import Data, InMemory
+from bert_tf.tasks.embeddings import Embeddings
+from bert_tf.training.dtype import infer_in
+from bert_tf.training.evaluation import Evaluation, Split
+from bert_tf.training.runs.finetuning import Start
+from bert_tf.types import Array, Json, Metrics, StrPath
+
+
+@checked_arguments
+class SentenceEncoder(Trainable):
+    """Computes vectors of texts, and learns from texts that belong together.
+
+    For `fit` and `evaluate`, an input is a text, or a tuple of texts: a query and a text that belongs to it, and
+    further texts that do not. A label is a number for a pair, a class for a single text, or a list with a number for
+    each text after the first; pairs, and tuples of more texts, need none.
+
+    Attributes:
+        encoder: the Keras model.
+        tokenizer: its tokenizer.
+
+    Examples:
+        >>> encoder = bert_tf.SentenceEncoder.from_pretrained("hf://sentence-transformers/all-MiniLM-L6-v2")
+        >>> vectors = encoder.encode(["A man plays a guitar.", "Someone makes music.", "The market fell."])
+        >>> vectors.shape
+        (3, 384)
+        >>> bool(vectors[0] @ vectors[1] > vectors[0] @ vectors[2])
+        True
+        >>> pairs = [("Who wrote Faust?", "Faust is a play by Goethe."), ("Where is Oslo?", "Oslo lies in Norway.")]
+        >>> history = encoder.fit(pairs, epochs=1)
+        >>> sorted(encoder.evaluate(pairs))
+        ['map@100', 'mrr@10', 'ndcg@10', 'recall@1', 'recall@10', 'recall@100']
+    """
+
+    _kind = Embeddings
+    _format = ExampleData(format="groups")
+    _inputs = "texts, or tuples of texts,"
+    _needs_labels = False
+
+    def __init__(self, path: str, checkpoint: Checkpoint, settings: Json, dtype: InferenceDtype) -> None:
+        self._path, self._start, self._dtype = path, Start(path, checkpoint.lasting()), dtype
+        self._settings, self._config, self._results = settings, EmbeddingsConfig(), {}
+        self._open(self._start.checkpoint, settings)
+
+    def _open(self, checkpoint: Checkpoint, settings: Json) -> None:
+        self._embedder = embedder_of(checkpoint, self._path, **settings)
+        self._with_prompt: dict[str, Embedder] = {}
+        infer_in(self._dtype, self._embedder.model)
+        self.encoder, self.tokenizer = self._embedder.encoder, self._embedder.tokenizer
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: StrPath,
+        *,
+        pool: str | None = None,
+        layers: Sequence[int] | None = None,
+        max_length: int | None = None,
+        long_texts: str | None = None,
+        dtype: InferenceDtype = "float32",
+    ) -> Self:
+        """Opens a model.
+
+        A sentence encoder as sentence-transformers publishes it (modules.json) computes the vectors that it was trained
+        for: pooling, dense layers, normalization, its maximum length and its prompts are read with it. What is given
+        here replaces these settings; for other models, the defaults are those in parentheses.
+
+        Args:
+            path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME".
+            pool: how the vectors of tokens are pooled: "mean" (default), "cls", "max", "mean_sqrt_len", "weightedmean"
+                or "lasttoken", or several joined by "+"; see `bert_tf.config.EmbeddingConfig`.
+            layers: the layers whose states are summed; 0 for the embeddings, -1 for the last layer (default).
+            max_length: tokens per text or window; 0 for the model's maximum (default).
+            long_texts: "window" (default) averages over windows of a longer text, "head" cuts it.
+            dtype: as for `TextClassifier.from_pretrained`.
+        """
+        settings: Json = {"pool": pool, "max_length": max_length, "long_texts": long_texts}
+        settings["features"] = None if layers is None else FeatureConfig(tuple(layers))
+        settings = {name: value for name, value in settings.items() if value is not None}
+        path = absolute(path)
+        return cls(path, open_with_warnings(path, vectors=True), settings, dtype)
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts that the model was published with, by name."""
+        return dict(self._embedder.config.prompts)
+
+    def encode(self, texts: Values, *, prompt_name: str | None = None, batch_size: BatchSize = 32) -> Array:
+        """Computes vectors, in batches of texts of similar length.
+
+        Args:
+            texts: the texts.
+            prompt_name: the one of `prompts` to put in front of each text; None for the model's default, "" for none.
+            batch_size: texts per batch.
+
+        Returns:
+            float32 [texts, size].
+        """
+        return vectors_of(self._prompted(prompt_name), texts_of(texts), batch_size)
+
+    def _prompted(self, prompt_name: str | None) -> Embedder:
+        if prompt_name is None:
+            return self._embedder
+        if prompt_name not in self._with_prompt:
+            self._with_prompt[prompt_name] = self._embedder.with_prompt(prompt_name)
+        return self._with_prompt[prompt_name]
+
+    def fit(
+        self,
+        x: Values,
+        y: Values = None,
+        *,
+        objective: str = "",
+        teacher: "StrPath | SentenceEncoder | None" = None,
+        validation_data: Any = None,
+        epochs: float = 1.0,
+        batch_size: BatchSize = 32,
+        learning_rate: float | None = None,
+        directory: StrPath | None = None,
+        verbose: bool | int = True,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        **settings: Any,
+    ) -> keras.callbacks.History:
+        """Trains the encoder, as `python -m bert_tf.finetune` does with an `EmbeddingsConfig`.
+
+        Every call starts from the weights that `from_pretrained` opened.
+
+        Args:
+            x: inputs; see the class.
+            y: their labels, if they have any.
+            objective: what is learned, a name of `EmbeddingsConfig.objective`; "" for the one that fits x and y.
+            teacher: an encoder, or its path, whose vector of its first text all texts of an input learn; x then has no
+                labels.
+            validation_data: (x, y), or what `x` alone can be; evaluated after every epoch.
+            epochs: passes over the data.
+            batch_size: inputs per update: with `accumulation=8` in the memory of an eighth of them.
+            learning_rate, directory, verbose, callbacks: as for `TextClassifier.fit`.
+            **settings: other fields of `EmbeddingsConfig` and of `bert_tf.config.TrainConfig`, such as scale,
+                matryoshka, both_directions, seed or accumulation.
+
+        Returns:
+            Keras' History, as of `TextClassifier.fit`.
+        """
+        names = {field.name for field in dataclasses.fields(EmbeddingsConfig)}
+        own = {name: plain(settings.pop(name)) for name in list(settings) if name in names}
+        if unknown := settings.keys() - {field.name for field in dataclasses.fields(TrainConfig)}:
+            raise ConfigError(f"fit has no argument {min(unknown)!r}; see EmbeddingsConfig and TrainConfig for others")
+        train = settings | {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+        given: dict[str, Lines | Data] = {"train": self._labelled(x, y, "x")}
+        if validation_data is not None:
+            given["validation"] = self._both(validation_data, "validation x")
+        with temporary_directory() as folder:
+            path = ""
+            if isinstance(teacher, SentenceEncoder):
+                path = os.path.join(folder, "teacher")
+                teacher.save(path)
+            elif teacher is not None:
+                path = absolute(teacher)
+            before = self._config
+            objective = objective or ("same_vectors" if path else "")
+            self._config = EmbeddingsConfig(objective=objective, teacher=path, **self._own_vectors() | own).check()
+            try:
+                return self._train(given, train, directory, bool(verbose), callbacks)
+            finally:
+                self._config = before
+
+    def evaluate(self, x: Values, y: Values = None, *, batch_size: BatchSize = 32) -> Metrics:
+        """Evaluates the vectors.
+
+        Args:
+            x, y: as for `fit`.
+            batch_size: texts per batch.
+
+        Returns:
+            For inputs of several texts recall, MRR, nDCG and MAP of the second text of each, among all but the first
+            texts; for pairs with numbers, correlations of their cosines; for classes, the accuracy of the nearest text.
+        """
+        given = self._labelled(x, y, "x")
+        split = Split(InMemory(self._data(given), self._kind.example, {"validation": given}), "validation")
+        config = EmbeddingsConfig(vectors=self._embedder.config)
+        config = config.published(None, self.encoder.config.max_position_embeddings)
+        task = Embeddings.learn(self.tokenizer, config, self._data(given), split.examples, None)
+        split.prepare(task)
+        model = task.build(self.encoder)
+        layers = self._embedder.checkpoint().tensors
+        assign((one for one in model.weights if one.path.startswith("vectors/")), layers)
+        return Evaluation(task, model, split, batch_size, current_strategy())()
+
+    def _own_vectors(self) -> Json:
+        """The settings of vectors that `from_pretrained` got or the model was published with, if any."""
+        config = self._embedder.config
+        known = self._settings or self._start.checkpoint.vectors
+        return {"vectors": config, "max_length": config.max_length} if known else {}
+
+    def _take(self, trained: Checkpoint) -> None:
+        self._open(trained, {})
+
+    def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
+        texts = list(value) if isinstance(value, tuple | list) else [value]
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise DataError(f"{location} is {shown(value)}; expected a text, or a tuple of texts")
+        return {"texts": texts}
+
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
+        return {"scores" if isinstance(label, list | tuple) else "label": label}
+
+    def save(self, path: StrPath) -> None:
+        """Writes the model with its settings to a directory, for `from_pretrained` and the programs of this package."""
+        model_directory.save_checkpoint(self._embedder.checkpoint(), text_path(path))
+
+    def export(
+        self,
+        path: StrPath,
+        *,
+        format: ExportFormat = "saved_model",
+        prompt_name: str | None = None,
+        check: bool = True,
+        optimize: Optimization = "none",
+    ) -> Exported | ExportedFile:
+        """Exports a SavedModel that takes text and returns vectors; or another format.
+
+        Args:
+            path: as for `TextClassifier.export`.
+            format: as for `TextClassifier.export`; formats other than a SavedModel return the vectors of tokens, too.
+            check: as for `TextClassifier.export`.
+            optimize: as for `TextClassifier.export`.
+            prompt_name: as for `encode`; the SavedModel puts this one in front of every text. With other formats, the
+                caller does.
+        """
+        check_export(path, format, optimize)
+        with on_cpu():  # an export is compared with the model on the CPU
+            embedder = embedder_of(self._embedder.checkpoint(), self._path)
+        if prompt_name is not None:
+            embedder = embedder.with_prompt(prompt_name)
+        if format != "saved_model":
+            return export_embedder(embedder, text_path(path), format, check=check, optimize=optimize)
+        return export(embedder.task, embedder.model, os.fspath(path), check=check, optimize=optimize)

@@ -1,0 +1,413 @@
+"""Training of a sentence encoder: texts that belong together get vectors that are near (Reimers and Gurevych, 2019).
+
+The trained model is a sentence encoder like a published one: an encoder with settings of its vectors, without a task.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.config import BertConfig, EmbeddingsConfig
+from bert_tf.config.embeddings import OBJECTIVES
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.batching import Rows
+from bert_tf.inputs.datasets.examples import Labels, Scale, TextGroup
+from bert_tf.metrics.accuracy_and_f1 import correlations
+from bert_tf.metrics.retrieval import by_query, means, nearest, unit_vectors
+from bert_tf.metrics.statistics import bootstrap_intervals
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.sentence_vectors import vector_model
+from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample
+from bert_tf.tasks.codec import Codec
+from bert_tf.tasks.contrastive import Groups, loss_of
+from bert_tf.tasks.objective import JointObjective, rows_of
+from bert_tf.tasks.regression import number
+from bert_tf.tasks.task import FineTuningTask, State, Task
+from bert_tf.text.packing import dense_features, length_steps, truncate
+from bert_tf.types import Array, Json, Metrics, Tensors
+
+_LENGTH_MULTIPLE = 4
+_IDS = 2**62  # of texts: two are equal at odds of 1 to 400,000 among a billion
+_FEATURES = ("input_word_ids", "input_mask", "input_type_ids")
+# Kinds of examples in which the first text is to find the second among those of all examples.
+RETRIEVAL = ("pairs", "triplets", "scored texts")
+
+
+@dataclasses.dataclass
+class EmbeddingsState(State):
+    """What is known of the examples.
+
+    Attributes:
+        kind: a key of `OBJECTIVES`.
+        texts: number of texts that an example has at most.
+        classes: their names, of texts with classes.
+        scale: lowest and highest number, of scored pairs.
+        size: of the teacher's vectors, if they are learned.
+    """
+
+    kind: str = ""
+    texts: int = 0
+    classes: Sequence[str] = ()
+    scale: tuple[float, float] = (0.0, 1.0)
+    size: int = 0
+
+
+class EmbeddingsCodec(Codec):
+    """From groups of texts to their vectors; each text is a row of its own."""
+
+    config: EmbeddingsConfig
+    state: EmbeddingsState
+
+    @property
+    def windows(self) -> bool:
+        return True
+
+    def inputs(self) -> tuple[tf.TensorSpec, ...]:
+        return (tf.TensorSpec([None, None], tf.string, name="text"),)
+
+    def to_tensors(self, examples: list[TextGroup], *, labelled: bool) -> Tensors:
+        most = max(len(example.texts) for example in examples)
+        if self.state.texts and most > self.state.texts:
+            longest = next(example for example in examples if len(example.texts) == most)
+            raise DataError(
+                f"{longest.location}: {most} texts; expected at most {self.state.texts}, as in the training examples"
+            )
+        flat = tf.constant([text for example in examples for text in example.texts])
+        text = tf.RaggedTensor.from_row_lengths(flat, [len(example.texts) for example in examples])
+        return {"text": text} | ({"labels": self.targets(examples)} if labelled else {})
+
+    def targets(self, examples: list[TextGroup]) -> tf.Tensor:
+        """float32 [examples, ...]: what the objective learns."""
+        kind = self.state.kind
+        if kind == "scored pairs":
+            low, high = self.state.scale
+            return tf.constant([(number(example) - low) / (high - low) for example in examples], tf.float32)
+        if kind == "classes":
+            return tf.constant([self._class_of(example) for example in examples], tf.float32)
+        if kind == "scored texts":
+            return tf.constant([_padded(_scores(example), self.state.texts - 1) for example in examples], tf.float32)
+        if kind == "vectors":
+            return tf.constant(np.stack([np.asarray(example.label) for example in examples]), tf.float32)
+        return tf.zeros([len(examples)])
+
+    def _class_of(self, example: TextGroup) -> int:
+        name = str(example.label)
+        if name not in self.state.classes:
+            raise DataError(f"{example.location}: the class {name!r} is not in the training examples")
+        return list(self.state.classes).index(name)
+
+    def unlabelled(self, examples: list[TextGroup]) -> list[TextGroup]:
+        return examples
+
+    def preprocess(self, columns: Tensors) -> Tensors:
+        """Rows of single texts."""
+        ids, types = self._packed(columns["text"])
+        return {"input_word_ids": ids, "input_type_ids": types, "row": columns["text"].value_rowids()}
+
+    def _packed(self, text: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Token ids and types [texts, None] of the texts of examples, string [examples, None]."""
+        is_first = tf.range(tf.size(text.values), dtype=text.row_splits.dtype) == tf.gather(
+            text.row_starts(), text.value_rowids()
+        )
+        prompts = self.config.query_prompt or "", self.config.passage_prompt or ""
+        texts = tf.where(is_first, *(prompt + text.values if prompt else text.values for prompt in prompts))
+        budget = self.config.max_length - self.tokenizer.specials()
+        ids, _, _ = truncate(self.tokenizer.tokenize(texts), budget=budget)
+        return self.tokenizer.pack(ids)
+
+    @functools.cached_property
+    def training_rows(self) -> Rows:
+        """Batches of whole groups."""
+        return Rows(self._groups, self._padded_groups, windows=False)
+
+    def _groups(self, columns: Tensors) -> Tensors:
+        """Features of groups: ragged [examples, None, None]."""
+        text = columns["text"]
+        ids, types = (text.with_values(value) for value in self._packed(text))
+        text_ids = text.with_values(tf.strings.to_hash_bucket_fast(text.values, _IDS))
+        rows = tf.range(text.nrows(tf.int64))
+        known = {name: columns[name] for name in ("labels",) if name in columns}
+        return {"input_word_ids": ids, "input_type_ids": types, "text_ids": text_ids, "row": rows} | known
+
+    def _padded_groups(self, features: Tensors, *, few_lengths: bool = False) -> Tensors:
+        """Dense features: first/NAME [rows, length]; with several texts, others/NAME [rows, texts - 1, length], each as
+        long as its longest text, all padding where an example has fewer texts; and `text_ids`, as in `Groups`.
+        """
+        features, most, texts = dict(features), self.config.max_length, self.state.texts
+        dense = dense_features(features.pop("input_word_ids"), features.pop("input_type_ids"), max_length=most)
+        made = {name: value.to_tensor(-1, shape=[None, texts]) if name == "text_ids" else value
+                for name, value in features.items()}  # fmt: skip
+        for part, places in (("first", slice(0, 1)), ("others", slice(1, texts))):
+            if part == "others" and texts == 1:
+                continue
+            of_part = {name: dense[name][:, places] for name in _FEATURES}
+            longest = tf.maximum(tf.reduce_max(tf.reduce_sum(of_part["input_mask"], -1)), 1)
+            if few_lengths:
+                steps = length_steps(most)
+                length = tf.gather(steps, tf.searchsorted(tf.constant(steps[:-1], tf.int32), [longest])[0])
+            else:
+                length = tf.minimum(-(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, most)
+            for name, value in of_part.items():
+                missing = [[0, 0], [0, 0], [0, tf.maximum(length - tf.shape(value)[2], 0)]]
+                value = tf.pad(value[:, :, :length], missing)
+                if part == "first":
+                    made[f"{part}/{name}"] = value[:, 0]
+                else:
+                    absent = [[0, 0], [0, texts - 1 - tf.shape(value)[1]], [0, 0]]
+                    made[f"{part}/{name}"] = tf.ensure_shape(tf.pad(value, absent), [None, texts - 1, None])
+        return made
+
+    def postprocess(self, features: Tensors, outputs: Tensors) -> Tensors:
+        return {"vectors": outputs["vector"]}
+
+    def aggregate_windows(self, columns: Tensors, rows: tf.Tensor, decoded: Tensors) -> Tensors:
+        count = columns["text"].nrows(tf.int64)
+        return {"vectors": tf.RaggedTensor.from_value_rowids(decoded["vectors"], rows, count)}
+
+    def answer_tokens(self, features: Tensors, outputs: Tensors) -> Tensors:
+        return {"vector": outputs["vector"]}
+
+    def _predictions(self, examples: list[TextGroup], answers: dict[str, Array]) -> list[Json]:
+        return [
+            {"id": example.id, "vectors": np.asarray(vectors)}
+            for example, vectors in zip(examples, answers["vectors"], strict=True)
+        ]
+
+
+class EmbeddingsObjective(JointObjective):
+    """The loss of `EmbeddingsConfig.objective`."""
+
+    def __init__(self, config: EmbeddingsConfig, state: EmbeddingsState) -> None:
+        self._config, self._state = config, state
+
+    def build(self, encoder: BertEncoder) -> keras.Model:
+        vectors = self._config.vectors
+        assert vectors is not None
+        model = vector_model(encoder, vectors)
+        size = model.output["vector"].shape[-1]
+        if self._state.size not in (0, size):
+            raise ConfigError(
+                f"the teacher's vectors have {self._state.size} values, and those of the model {size}; add a dense "
+                f"layer of {self._state.size} units to task.vectors"
+            )
+        if over := [one for one in self._config.matryoshka if one > size]:
+            raise ConfigError(f"task.matryoshka has {max(over)}; expected sizes up to the {size} of the vectors")
+        return model
+
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return {"loss": rows_of(features)}
+
+    def pieces(self, features: Tensors) -> list[Tensors]:
+        first = {name: features[f"first/{name}"] for name in _FEATURES}
+        if self._state.texts == 1:
+            return [first]
+        others = {name: features[f"others/{name}"] for name in _FEATURES}
+        return [first, {name: tf.reshape(value, [-1, tf.shape(value)[2]]) for name, value in others.items()}]
+
+    def joined(self, outputs: list[Tensors], features: Tensors) -> Tensors:
+        first, *others = (tf.cast(one["vector"], tf.float32) for one in outputs)
+        size, texts = first.shape[-1], self._state.texts
+        rest = [tf.reshape(one, [-1, texts - 1, size]) for one in others]
+        return {"vectors": tf.concat([first[:, tf.newaxis], *rest], 1)}
+
+    def known(self, features: Tensors) -> Tensors:
+        return {name: features[name] for name in ("text_ids", "labels")}
+
+    def joint_loss(self, outputs: Tensors, known: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        groups = Groups(outputs["vectors"], known["text_ids"], known["labels"])
+        count = rows_of(known)
+        return {"loss": (loss_of(groups, self._config) * count, count)}
+
+
+class EmbeddingsBenchmark(Benchmark[EmbeddingsCodec]):
+    """What the vectors of the validation texts find.
+
+    Texts that belong together: recall, MRR and nDCG of the second text of each example, among all texts but the first
+    ones. Scored pairs: correlations of cosines. Classes: accuracy of the nearest other text. A teacher's vectors: the
+    mean cosine with these.
+    """
+
+    def __init__(self, codec: EmbeddingsCodec, metrics: str) -> None:
+        super().__init__(codec, metrics)
+        kind = codec.state.kind
+        measures = {"scored pairs": "spearman", "classes": "accuracy", "vectors": "cosine"}
+        self.monitor = measures.get(kind, "mrr@10")
+
+    def official_metrics(self, examples: list[TextGroup], predictions: list[Json]) -> Metrics:
+        return self._metrics(self._columns(examples, predictions))
+
+    def _metrics(self, columns: dict[str, Array]) -> Metrics:
+        if self.codec.state.kind == "scored pairs":
+            return correlations(columns["gold"], columns["cosine"])
+        return means(columns)
+
+    def _columns(self, examples: list[TextGroup], predictions: list[Json]) -> dict[str, Array]:
+        """What the metrics are made from: float [examples] by name, or of retrieval [queries]."""
+        vectors, kind = [unit_vectors(one["vectors"]) for one in predictions], self.codec.state.kind
+        targets = self.codec.targets(examples).numpy()
+        if kind == "scored pairs":
+            return {"gold": targets, "cosine": np.array([one[0] @ one[1] for one in vectors])}
+        if kind == "vectors":
+            expected = unit_vectors(targets)
+            return {"cosine": np.array([np.mean(one @ own) for one, own in zip(vectors, expected, strict=True)])}
+        if kind == "classes":
+            own = np.stack([one[0] for one in vectors])
+            found, _ = nearest(own, own, 2)
+            others = np.where(found[:, 0] == np.arange(len(own)), found[:, -1], found[:, 0])
+            return {"accuracy": (targets[others] == targets).astype(float)}
+        return by_query(*self._ranking(examples, vectors)[:2])
+
+    def _ranking(
+        self, examples: list[TextGroup], vectors: list[Array]
+    ) -> tuple[Array, list[dict[int, float]], list[str], list[TextGroup]]:
+        """For each distinct first text what it finds and which it should; the texts that can be found; its example."""
+        corpus: dict[str, int] = {}
+        queries: dict[str, int] = {}
+        found: list[Array] = []
+        asked: list[Array] = []
+        judged: list[dict[int, float]] = []
+        by: list[TextGroup] = []
+        for example, own in zip(examples, vectors, strict=True):
+            for text, vector in zip(example.texts[1:], own[1:], strict=True):
+                if text not in corpus:
+                    corpus[text] = len(corpus)
+                    found.append(vector)
+            row = queries.setdefault(example.texts[0], len(queries))
+            if row == len(asked):
+                asked.append(own[0])
+                judged.append({})
+                by.append(example)
+            judged[row][corpus[example.texts[1]]] = 1.0
+        indices, _ = nearest(np.stack(asked), np.stack(found), 100)
+        return indices, judged, list(corpus), by
+
+    def baseline(self, examples: list[TextGroup]) -> Metrics:
+        """Of random vectors."""
+        generator = np.random.default_rng(0)
+        size = self.codec.targets(examples).shape[-1] if self.codec.state.kind == "vectors" else 32
+        random = [{"vectors": generator.normal(size=[len(example.texts), size])} for example in examples]
+        return self.official_metrics(examples, random)
+
+    def error_analysis(self, examples: list[TextGroup], predictions: list[Json]) -> ErrorAnalysis:
+        columns = self._columns(examples, predictions)
+        names = list(columns)
+        intervals = bootstrap_intervals(
+            lambda *values: self._metrics(dict(zip(names, values, strict=True))), *columns.values()
+        )
+        if self.codec.state.kind not in RETRIEVAL:
+            return ErrorAnalysis(intervals=intervals)
+        vectors = [unit_vectors(one["vectors"]) for one in predictions]
+        found, judged, texts, by = self._ranking(examples, vectors)
+        wrong = [row for row in np.argsort(columns["mrr@10"], kind="stable") if found[row, 0] not in judged[row]]
+        errors = [
+            ErrorExample((by[row].texts[0],), texts[next(iter(judged[row]))], texts[found[row, 0]], by[row].location)
+            for row in wrong[:LISTED]
+        ]
+        return ErrorAnalysis(intervals=intervals, errors=errors)
+
+
+class Embeddings(FineTuningTask):
+    """Training of a sentence encoder."""
+
+    name = "embeddings"
+    Config = EmbeddingsConfig
+    State = EmbeddingsState
+    example = TextGroup
+    codec: EmbeddingsCodec
+
+    def _parts(self, metrics: str) -> tuple[EmbeddingsCodec, EmbeddingsObjective, EmbeddingsBenchmark]:
+        codec = EmbeddingsCodec(self.tokenizer, self.config, self.state)
+        self.vectors = self.config.vectors
+        return codec, EmbeddingsObjective(self.config, self.state), EmbeddingsBenchmark(codec, metrics)
+
+    @classmethod
+    def head(cls, settings: Json) -> str:
+        return ""
+
+    def saved(self, config: BertConfig) -> dict[str, tuple[Task | None, BertConfig]]:
+        return {"": (None, config)}
+
+    def _learn(self, examples: list[TextGroup], labels: Labels | None) -> None:
+        state, first = self.state, examples[0]
+        state.texts = max(len(example.texts) for example in examples)
+        state.kind = kind = "vectors" if self.config.teacher else _kind_of(examples)
+        fitting = OBJECTIVES[kind]
+        if self.config.objective and self.config.objective not in fitting:
+            raise ConfigError(
+                f"task.objective is {self.config.objective!r}, and the examples are {kind}, such as {first.location}; "
+                f"expected {' or '.join(fitting)}"
+            )
+        self.config = dataclasses.replace(self.config, objective=self.config.objective or fitting[0])
+        if kind == "vectors":
+            state.size = len(np.asarray(first.label))
+        if kind == "scored pairs":
+            numbers = [number(example) for example in examples]
+            state.scale = (labels.low, labels.high) if isinstance(labels, Scale) else (min(numbers), max(numbers))
+            if min(numbers) == max(numbers):
+                raise DataError(
+                    f"{first.location}: the number is {numbers[0]:g}, as in all other examples; expected different ones"
+                )
+        if kind == "classes":
+            state.classes = tuple(sorted({str(example.label) for example in examples}))
+            if len(state.classes) < 2:
+                raise DataError(f"{first.location}: all texts are of the class {state.classes[0]!r}; expected several")
+        if kind in RETRIEVAL:
+            if len({example.texts[1] for example in examples}) < 2 and state.texts < 3:
+                raise DataError(
+                    f"{first.location}: all examples have the same second text, so there is none that it is not; "
+                    "expected different ones"
+                )
+            for example in examples:
+                if example.texts[1] in example.texts[2:]:
+                    raise DataError(f"{example.location}: a negative is equal to the text that belongs to the first")
+
+
+def _kind_of(examples: list[TextGroup]) -> str:
+    """The kind of the examples, a key of `OBJECTIVES`; DataError if they differ, or are none."""
+    kinds: dict[str, TextGroup] = {}
+    for example in examples:
+        kinds.setdefault(_kind(example), example)
+    if len(kinds) > 1 and {*kinds} == {"pairs", "triplets"}:
+        return "triplets" if all(len(example.texts) > 2 for example in examples) else "pairs"
+    if len(kinds) > 1:
+        (one, first), (other, second) = list(kinds.items())[:2]
+        raise DataError(f"{second.location}: {other}, and {first.location}: {one}; expected examples of one kind")
+    (kind,) = kinds
+    return kind
+
+
+def _kind(example: TextGroup) -> str:
+    count, label = len(example.texts), example.label
+    if isinstance(label, tuple):
+        if count < 3:
+            raise DataError(f"{example.location}: scores for {count - 1} text; expected at least two texts to compare")
+        return "scored texts"
+    if count == 1:
+        if label is None:
+            raise DataError(
+                f"{example.location}: a single text without a class; expected a pair of texts, a class, or a teacher "
+                "(task.teacher)"
+            )
+        return "classes"
+    if label is None:
+        return "pairs" if count == 2 else "triplets"
+    if count > 2:
+        raise DataError(
+            f"{example.location}: one number for {count - 1} texts; expected a list of scores, one for each"
+        )
+    number(example)
+    return "scored pairs"
+
+
+def _scores(example: TextGroup) -> tuple[float, ...]:
+    if not isinstance(example.label, tuple):
+        raise DataError(f"{example.location}: no scores; expected one for each text after the first")
+    return example.label
+
+
+def _padded(scores: tuple[float, ...], length: int) -> list[float]:
+    return [*scores, *[0.0] * (length - len(scores))]
