@@ -215,6 +215,13 @@ class Codec(Served):
     def _predictions(self, examples: list[Any], answers: dict[str, Array]) -> list[Json]:
         """`predictions`, whether or not the answers are finite."""
 
+    def distinct(self, examples: list[Any]) -> tuple[list[Any], Callable[[list[Json]], list[Json]]]:
+        """What to predict to evaluate these examples, and the function from its predictions to theirs.
+
+        Default: the examples. A task whose examples have many parts in common predicts each part once.
+        """
+        return examples, lambda predictions: predictions
+
     def locations(self, examples: list[Any]) -> list[str]:
         """Where each entry of `to_tensors` begins, for errors."""
         return [example.location for example in examples]

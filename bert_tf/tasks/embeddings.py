@@ -5,7 +5,8 @@ The trained model is a sentence encoder like a published one: an encoder with se
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -56,6 +57,19 @@ class EmbeddingsState(State):
     size: int = 0
 
 
+class _Text(NamedTuple):
+    """A text of some examples, as an example of its own.
+
+    Attributes:
+        is_first: whether it is their first one, with the prompt of queries.
+    """
+
+    id: str
+    texts: tuple[str, ...]
+    is_first: bool
+    location: str
+
+
 class EmbeddingsCodec(Codec):
     """From groups of texts to their vectors; each text is a row of its own."""
 
@@ -69,7 +83,8 @@ class EmbeddingsCodec(Codec):
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
         return (tf.TensorSpec([None, None], tf.string, name="text"),)
 
-    def to_tensors(self, examples: list[TextGroup], *, labelled: bool) -> Tensors:
+    def to_tensors(self, examples: list[Any], *, labelled: bool) -> Tensors:
+        """Columns of groups, or of single texts that `distinct` returns."""
         most = max(len(example.texts) for example in examples)
         if self.state.texts and most > self.state.texts:
             longest = next(example for example in examples if len(example.texts) == most)
@@ -78,7 +93,9 @@ class EmbeddingsCodec(Codec):
             )
         flat = tf.constant([text for example in examples for text in example.texts])
         text = tf.RaggedTensor.from_row_lengths(flat, [len(example.texts) for example in examples])
-        return {"text": text} | ({"labels": self.targets(examples)} if labelled else {})
+        # Whether the first text of each is that of a query.
+        query = [example.is_first if isinstance(example, _Text) else True for example in examples]
+        return {"text": text, "query": tf.constant(query)} | ({"labels": self.targets(examples)} if labelled else {})
 
     def targets(self, examples: list[TextGroup]) -> tf.Tensor:
         """float32 [examples, ...]: what the objective learns."""
@@ -105,14 +122,14 @@ class EmbeddingsCodec(Codec):
 
     def preprocess(self, columns: Tensors) -> Tensors:
         """Rows of single texts."""
-        ids, types = self._packed(columns["text"])
+        ids, types = self._packed(columns)
         return {"input_word_ids": ids, "input_type_ids": types, "row": columns["text"].value_rowids()}
 
-    def _packed(self, text: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """Token ids and types [texts, None] of the texts of examples, string [examples, None]."""
-        is_first = tf.range(tf.size(text.values), dtype=text.row_splits.dtype) == tf.gather(
-            text.row_starts(), text.value_rowids()
-        )
+    def _packed(self, columns: Tensors) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Token ids and types [texts, None] of all texts of examples."""
+        text, rows = columns["text"], columns["text"].value_rowids()
+        is_first = tf.range(tf.size(text.values), dtype=rows.dtype) == tf.gather(text.row_starts(), rows)
+        is_first &= tf.gather(columns["query"], rows)
         prompts = self.config.query_prompt or "", self.config.passage_prompt or ""
         texts = tf.where(is_first, *(prompt + text.values if prompt else text.values for prompt in prompts))
         budget = self.config.max_length - self.tokenizer.specials()
@@ -127,7 +144,7 @@ class EmbeddingsCodec(Codec):
     def _groups(self, columns: Tensors) -> Tensors:
         """Features of groups: ragged [examples, None, None]."""
         text = columns["text"]
-        ids, types = (text.with_values(value) for value in self._packed(text))
+        ids, types = (text.with_values(value) for value in self._packed(columns))
         text_ids = text.with_values(tf.strings.to_hash_bucket_fast(text.values, _IDS))
         rows = tf.range(text.nrows(tf.int64))
         known = {name: columns[name] for name in ("labels",) if name in columns}
@@ -167,6 +184,24 @@ class EmbeddingsCodec(Codec):
     def aggregate_windows(self, columns: Tensors, rows: tf.Tensor, decoded: Tensors) -> Tensors:
         count = columns["text"].nrows(tf.int64)
         return {"vectors": tf.RaggedTensor.from_value_rowids(decoded["vectors"], rows, count)}
+
+    def distinct(self, examples: list[TextGroup]) -> tuple[list[Any], Callable[[list[Json]], list[Json]]]:
+        """Each text once: many questions are about the same paragraph."""
+        numbers: dict[tuple[bool, str], int] = {}
+        places = [
+            [numbers.setdefault((place == 0, text), len(numbers)) for place, text in enumerate(example.texts)]
+            for example in examples
+        ]
+        texts = [_Text(str(number), (text,), first, text) for (first, text), number in numbers.items()]
+
+        def of_examples(predictions: list[Json]) -> list[Json]:
+            vectors = [one["vectors"][0] for one in predictions]
+            return [
+                {"id": example.id, "vectors": np.stack([vectors[number] for number in own])}
+                for example, own in zip(examples, places, strict=True)
+            ]
+
+        return texts, of_examples
 
     def answer_tokens(self, features: Tensors, outputs: Tensors) -> Tensors:
         return {"vector": outputs["vector"]}

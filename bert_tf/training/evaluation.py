@@ -251,7 +251,10 @@ class Evaluation:
         tune: bool = False,
     ) -> None:
         self.task, self.split, self._tune = task, split, tune
-        self._batches = task.codec.rows.batches(split.columns, batch_size)
+        self._predicted, self._of_examples = task.codec.distinct(split.examples)
+        same = self._predicted is split.examples
+        self._columns = split.columns if same else task.codec.to_tensors(self._predicted, labelled=False)
+        self._batches = task.codec.rows.batches(self._columns, batch_size)
         self._answers = DistributedPredictor(task, model, strategy, labelled=True)
         self.predictions: list[Json] | None = None
 
@@ -261,9 +264,10 @@ class Evaluation:
 
     def __call__(self) -> Metrics:
         examples = self.split.examples
-        answers, metrics = self._answers(self.split.columns, self._batches)
+        answers, metrics = self._answers(self._columns, self._batches)
         # A run or a search continues after an evaluation of a diverged model, and its metrics show that.
-        self.predictions = predictions = self.task.codec.predictions(examples, answers, finite=not self._tune)
+        found = self.task.codec.predictions(self._predicted, answers, finite=not self._tune)
+        self.predictions = predictions = self._of_examples(found)
         if self._tune:
             self.task.benchmark.tune(examples, predictions)
         return metrics | self.task.benchmark.official_metrics(examples, predictions)
