@@ -26,7 +26,8 @@ def test_nineteen_of_twenty_intervals_contain_the_true_accuracy(monkeypatch):
     assert stats.binom.ppf(5e-4, 200, 0.93) <= hits <= stats.binom.ppf(1 - 5e-4, 200, 0.96)
 
 
-def test_the_intervals_equal_scipys():
+def test_the_intervals_equal_scipys(monkeypatch):
+    monkeypatch.setattr(statistics, "RESAMPLES", 1000)
     values = np.random.default_rng(1).gamma(2, size=400)
     expected = stats.bootstrap((values,), np.median, n_resamples=4000, method="percentile", rng=2).confidence_interval
     found = bootstrap_intervals(lambda drawn: {"median": np.median(drawn)}, values)["median"]
