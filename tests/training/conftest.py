@@ -1,5 +1,6 @@
 """A file system that can be filled, functions without graphs, and runs that end before their first update."""
 
+import contextlib
 import shutil
 import subprocess
 
@@ -14,13 +15,26 @@ def eager():
         yield
 
 
-@pytest.fixture(scope="module")
-def unsampled():
-    """Texts are not read before the training, which takes a second for each: tests/inputs/corpus has those checks."""
+@contextlib.contextmanager
+def _unsampled():
     from bert_tf.inputs.corpus import dataset
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dataset, "check_corpus", lambda corpus: (corpus.check(), []))
+        yield
+
+
+@pytest.fixture(scope="module")
+def unsampled():
+    """Texts are not read before the training, which takes a second for each: tests/inputs/corpus has those checks."""
+    with _unsampled():
+        yield
+
+
+@pytest.fixture
+def unsampled_here():
+    """The same for one test of a module."""
+    with _unsampled():
         yield
 
 

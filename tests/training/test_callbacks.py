@@ -11,7 +11,9 @@ from bert_tf.errors import ConfigError
 from bert_tf.training import callbacks
 from bert_tf.training.phases import Input
 from tests.errors import raises
-from tests.training.small import epochs, loop_of, trainer, weights_of
+from tests.training.small import eagerly, epochs, loop_of, trainer, weights_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:Even though")  # functions of tf.data have graphs all the same
 
 
 class Recorder(keras.callbacks.Callback):
@@ -42,6 +44,12 @@ def run(folder, *given, total_steps=8, steps_per_epoch=4, evaluate=lambda: {"los
     hooks = {"callbacks": given, "steps_per_epoch": steps_per_epoch, "evaluate_every": 4, "evaluate_first": False}
     loop = loop_of(trained, [Input(epochs(), evaluate=evaluate)], folder, **hooks)
     return loop, loop.run()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _eager():
+    with eagerly():
+        yield
 
 
 @pytest.fixture(scope="module")

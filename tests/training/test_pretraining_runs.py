@@ -95,7 +95,9 @@ def test_an_invalid_corpus_is_refused_before_anything_is_written(pretrain, tmp_p
     assert not (tmp_path / "model").exists()
 
 
-def test_a_packed_run_reports_its_padding_and_recipe_and_saves_a_model_for_single_sequences(pretrain, tmp_path):
+def test_a_packed_run_reports_its_padding_and_recipe_and_saves_a_model_for_single_sequences(
+    pretrain, tmp_path, unsampled_here, eager
+):
     data = PretrainingData(max_length=32, max_predictions=5, pack=True, short_sequence_rate=1.0)
     results = pretrain(sentences(), data=data, train=dataclasses.replace(TRAIN, recipe="google"))
     # Sequences of 5 to 32 tokens, of which half would be padding.

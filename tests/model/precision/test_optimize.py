@@ -21,9 +21,9 @@ from tests.model.small import FAMILY, PRUNED, multiplies_bfloat16, randomize, sm
 
 @pytest.fixture(scope="module")
 def albert():
-    """A task, its encoder of three layers that share their weights, and the model."""
+    """A task, its encoder of two layers that share their weights, and the model."""
     task = classifier()
-    config = small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, num_layers=3, **FAMILY["albert"])
+    config = small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, num_layers=2, **FAMILY["albert"])
     encoder = BertEncoder(config)
     return task, encoder, randomize(task.build(encoder), scale=0.4)
 

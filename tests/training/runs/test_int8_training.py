@@ -19,6 +19,7 @@ from bert_tf.inputs.datasets.sources import Source
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.text import Tokenizer
+from bert_tf.training import loop
 from bert_tf.training.dtype import infer_in
 from bert_tf.training.evaluation import Evaluation, Split
 from bert_tf.training.runs import finetuning, pretraining
@@ -65,6 +66,15 @@ def folder(tmp_path_factory):
 def finetune(folder, name, init="pretrained", **train):
     config = dataclasses.replace(CONFIG, train=dataclasses.replace(CONFIG.train, **train))
     return finetuning.finetune(config, str(folder), str(folder / init), str(folder / name), STRATEGY)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_calibrations():
+    """Each takes longer than ten updates."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "_CALIBRATIONS", 2)
+        patch.setattr(finetuning, "_CALIBRATION", 32)
+        yield
 
 
 @pytest.fixture(scope="module")

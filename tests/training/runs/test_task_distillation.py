@@ -273,7 +273,7 @@ def test_positions_of_tokens_need_the_tokenizer_of_the_teacher(tmp_path):
 
 
 @pytest.mark.parametrize("name", [pytest.param("words", marks=pytest.mark.slow), "classification"])
-def test_a_student_may_have_its_own_tokenizer(name, tmp_path):
+def test_a_student_may_have_its_own_tokenizer(name, tmp_path, eager):
     taught = harness.fitted(name)
     student = small_student("byte_bpe", tmp_path / "student")
     model = distill(taught, student=student)
