@@ -202,6 +202,7 @@ def test_a_label_that_the_classifier_does_not_have_counts_as_an_error(fitted, ca
     assert line in capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.slow
 @multiplies_bfloat16
 def test_predictions_in_bfloat16_are_those_of_float32_rounded_and_the_weights_stay(fitted, tmp_path):
     classifier, _ = fitted

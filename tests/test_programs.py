@@ -163,7 +163,10 @@ def test_the_share_of_unknown_tokens_is_in_the_curves(folder, pretrained, vocabu
         assert expected < row["unknown_share"] < 10 * expected
 
 
-def test_predict_extract_and_evaluate_print_a_line_on_unknown_tokens(programs, folder, finetuned, vocabulary):
+@pytest.mark.parametrize(
+    "name", ["predict", *(pytest.param(name, marks=pytest.mark.slow) for name in ("evaluate", "extract"))]
+)
+def test_predict_extract_and_evaluate_print_a_line_on_unknown_tokens(programs, folder, finetuned, vocabulary, name):
     label = read(folder / "heldout.tsv")[0]["label"]
     (folder / "foreign.tsv").write_text("sentence\tlabel\n" + f"한국어 ☃ the\t{label}\n" * 20, encoding="utf-8")
     ids = {piece: number for number, piece in enumerate(vocabulary.read_text(encoding="utf-8").split("\n"))}
@@ -175,8 +178,7 @@ def test_predict_extract_and_evaluate_print_a_line_on_unknown_tokens(programs, f
         "evaluate": (model, f"--data_dir={file}", f"--output={folder}/foreign"),
         "extract": (f"--init={finetuned}", f"--input={file}", "--text=sentence", f"--output={folder}/foreign.npz"),
     }
-    for name, arguments in commands.items():
-        assert programs.succeed(name, *arguments).errors.count(expected) == 1, name
+    assert programs.succeed(name, *commands[name]).errors.count(expected) == 1
 
 
 def test_files_with_another_layout_are_evaluated_with_flags_for_the_differences(programs, folder, finetuned):

@@ -59,6 +59,7 @@ def test_the_wheel_has_all_modules_and_data_but_no_tests(wheel):
     assert not [name for name in names if name.startswith(("tests", "docs", "examples"))]
 
 
+@pytest.mark.slow
 def test_an_installed_wheel_finds_its_files(wheel, tmp_path):
     folder = tmp_path / "installed"
     subprocess.run(

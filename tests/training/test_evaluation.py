@@ -18,7 +18,7 @@ def trained():
     return trainer()
 
 
-@pytest.mark.parametrize("batch_size", [1, 8, 21, 64])
+@pytest.mark.parametrize("batch_size", [8, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 21, 64))])
 def test_every_example_counts_once_for_any_batch_size(trained, batch_size):
     # By hand, over all 21 at once.
     (rows,) = epochs(21, examples=21)(0).as_numpy_iterator()

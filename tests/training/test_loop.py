@@ -125,6 +125,7 @@ def test_nonfinite_steps_that_are_not_consecutive_do_not_stop_the_run(tmp_path):
     assert np.isfinite([point["loss"] for point in history.points]).all()
 
 
+@pytest.mark.slow  # test_loss_scale.py has the scale
 def test_float16_trains_with_a_scaled_loss(tmp_path, overfitted):
     trained, history = train(tmp_path, epochs(examples=8), dtype="mixed_float16", **EIGHT)
     assert trained.loss_scale.variable[0] > 1

@@ -233,7 +233,7 @@ def test_an_export_computes_the_published_vectors_from_text_and_from_ids(publish
         close(signature(**ids)["vector"][0], vector)
 
 
-@pytest.mark.parametrize("prompt", ["", "query"])
+@pytest.mark.parametrize("prompt", ["", pytest.param("query", marks=pytest.mark.slow)])
 def test_the_program_uses_the_published_settings_and_names_unused_prompts(programs, publish, tmp_path, prompt):
     path = publish(["cls"], normalize=True, library={"prompts": {"query": "the "}})
     source, output = tmp_path / "a.txt", tmp_path / "a.npz"

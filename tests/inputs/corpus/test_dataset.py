@@ -316,6 +316,7 @@ def test_packed_full_sentences_are_rows_of_one_full_sequence_each(corpus):
     assert (ids[rows, positions[rows, places]] >= len(SPECIALS)).all()
 
 
+@pytest.mark.slow  # tests/tasks/test_masking_on_device.py compares other rows
 def test_packed_full_sentences_are_masked_on_the_device_as_on_the_host(corpus):
     masker = Masker(data_of(**PACKED_SENTENCES), corpus[1])
     tf.random.set_seed(99)  # which changes nothing

@@ -76,7 +76,7 @@ def three_layers():
         return task, model, columns, prune(task, model, columns, 0.4, STRATEGY)
 
 
-@pytest.mark.parametrize("share", [0.4, 0.9])
+@pytest.mark.parametrize("share", [0.4, pytest.param(0.9, marks=pytest.mark.slow)])
 def test_the_share_is_reached_with_little_more(share, three_layers, eager):
     task, model, columns, pruned = three_layers
     if share != 0.4:
