@@ -17,6 +17,7 @@ from bert_tf.model import fused
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.mode import Mode, computing
 from bert_tf.model.precision import int8
+from bert_tf.model.precision.continued import Continued, continued
 from bert_tf.model.precision.dispatch import VARIANTS
 from bert_tf.model.precision.optimize import optimized
 from bert_tf.processor_flags import processor_flags as usable_flags
@@ -174,7 +175,7 @@ def test_clipped_channels_are_continued_by_others(rng):
     output_kernel = rng.normal(size=(96, 8)).astype("f")
     inputs = rng.normal(size=(2000, 8)).astype("f")
     activations = gelu(inputs @ kernel + bias)
-    wider = int8.Continued(*(x.numpy() for x in int8.continued(kernel, bias, output_kernel, activations.max(0))))
+    wider = Continued(*(x.numpy() for x in continued(kernel, bias, output_kernel, activations.max(0))))
     assert wider.kernel.shape == (8, 112) and wider.limit < 0.5 * activations.max()
     clipped = np.minimum(gelu(inputs @ wider.kernel + wider.bias), wider.limit)
     found, expected = (clipped + wider.offsets) @ wider.output_kernel, activations @ output_kernel
@@ -187,7 +188,7 @@ def test_a_channel_of_any_size_takes_no_negative_number_of_others(rng):
     kernel, bias, output = (rng.normal(size=shape).astype("f") for shape in ((3, 96), (96,), (96, 2)))
     for size in (1e20, 1e30):
         largest = rng.uniform(1, 3, 96) * size
-        wider = int8.continued(kernel, bias, output, largest)
+        wider = continued(kernel, bias, output, largest)
         assert wider.limit >= largest.max() / 3 and wider.kernel.shape == (3, 96 + 16)
 
 
