@@ -34,7 +34,7 @@ from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
 from tests import zoo
 from tests.learned import ALL_TOKENIZERS, learned
-from tests.model.small import FAMILY, MODERNBERT, randomize
+from tests.model.small import FAMILY, GTE, MODERNBERT, NOMIC_BERT, randomize
 from tests.zoo import LENGTH, VOCABULARY
 
 TAGS = ("O", "B-X", "I-X", "B-Y", "I-Y")
@@ -49,6 +49,8 @@ MEMBERS = {
     "ALBERT": ("albert", FAMILY["albert"]),
     "ModernBERT": ("modern", MODERNBERT | {"num_layers": 2}),
     "mmBERT": ("gemma", MODERNBERT | {"num_layers": 2}),
+    "nomic_bert": ("wordpiece", NOMIC_BERT),
+    "GTE": ("unigram", GTE),
 }
 
 
@@ -91,12 +93,12 @@ def _made(task, **config):
 
 
 def _member(name, head):
-    """A model of a member of the family: "classification" of texts, or the "masks" in them."""
+    """A model of a member of the family: "classification" of texts, the "masks" in them, or "tagging"."""
     kind, config = MEMBERS[name]
     tokenizer = ALL_TOKENIZERS[kind]()
     if head == "masks":
         return _made(MaskedLM(tokenizer, LENGTH), **config, pooler=False)
-    return _made(_classification(tokenizer), **config)
+    return _made((_tagging if head == "tagging" else _classification)(tokenizer=tokenizer), **config)
 
 
 def _vectors(per, tokenizer=None, **config):
@@ -133,6 +135,7 @@ KINDS = {
         for name in MEMBERS
         for head in ("classification", "masks")
     },
+    "tagging by mmBERT": functools.partial(_member, "mmBERT", "tagging"),
     "questions of byte pairs": lambda: _made(_questions(learned("byte_bpe").tokenizer), type_vocab_size=1),
     "classification of pairs of unigrams": lambda: _made(
         _classification(learned("unigram").tokenizer, pair=True), type_vocab_size=1
@@ -164,6 +167,7 @@ WITH_ATTENTION = (
     "questions of byte pairs",
     "masks by XLM-R",
     "tagging of unigrams",
+    "tagging by mmBERT",
 )
 
 
@@ -178,6 +182,7 @@ EVERY_OP = (
     "masks by XLM-R",
     "classification from left to right",
     "vectors of sentences",
+    "classification by ModernBERT",
 )
 
 

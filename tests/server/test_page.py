@@ -30,6 +30,7 @@ KINDS = {
     "masks": "pre-training on packed rows",
     "byte_questions": "questions of byte pairs",
     "unigram_tags": "tagging of unigrams",
+    "mmBERT_tags": "tagging by mmBERT",
     "sentences": "vectors of sentences",
     "words": "vectors of words",
 }
@@ -198,6 +199,7 @@ CASES = {
     "XLM-R-masks": {"text": "파일을 <mask>합니다."},
     **{f"{name}-classification": {"text": "오늘 영화는 the good café"} for name in kinds.MEMBERS},
     "unigram_tags": {"text": "🦄 오늘 the good"},
+    "mmBERT_tags": {"text": "🦄 오늘  the good <b>"},
     "sentences": {"text": ["the good", "a b", "c d"]},
     "words": {"text": ["the good", "a b c", "d"]},
 }
@@ -210,7 +212,7 @@ def expected(model, fields, outputs):
         return [part for share, label in ranked for part in (label, percent(share))]
     if model == "similar":
         return [f"{outputs[0] if isinstance(outputs, list) else outputs['value'][0]:.3f}", "from 0 to 5"]
-    if model in ("tags", "unigram_tags"):
+    if model in ("tags", "unigram_tags", "mmBERT_tags"):
         return outputs["entity"][0][: outputs["entity_count"][0]]
     if model in ("questions", "byte_questions"):
         count = outputs["nbest_count"][0]
@@ -364,7 +366,7 @@ def test_masking_a_token_shows_the_answers_to_its_ids_with_and_without_it(page, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["similar", "tags", "questions", "choices", "masks", "RoBERTa-masks"])
+@pytest.mark.parametrize("model", ["similar", "tags", "questions", "choices", "masks", "RoBERTa-masks", "mmBERT_tags"])
 def test_every_task_with_attention_shows_what_masking_changes(page, model):
     page.open(model)
     page.ask(**CASES[model])
