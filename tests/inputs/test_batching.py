@@ -154,7 +154,15 @@ def test_the_stream_resumes_from_any_position():
         assert take(12 - done, tuple(map(int, position))) == whole[done:]
 
 
-@pytest.mark.parametrize("start, done", [((0, 0), 2), ((0, 2), 1), ((0, 1), 6), ((1, 1), 9)])
+@pytest.mark.parametrize(
+    "start, done",
+    [
+        pytest.param((0, 0), 2, marks=pytest.mark.slow),
+        ((0, 2), 1),
+        pytest.param((0, 1), 6, marks=pytest.mark.slow),
+        ((1, 1), 9),
+    ],
+)
 def test_a_saved_state_resumes_at_its_position_whatever_the_start_of_the_iterator(tmp_path, start, done):
     def checkpoint(start):
         return tf.train.Checkpoint(iterator=iter(stream_from(start)))

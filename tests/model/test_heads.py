@@ -138,7 +138,9 @@ def test_logits_equal_a_numpy_bert(case, head, bert):
     "head",
     [
         # Those whose layers are in no other head of the list.
-        pytest.param(head, marks=[pytest.mark.slow] * (head in ("masked_lm", "next_sentence", "tagging_bilstm")))
+        pytest.param(
+            head, marks=[pytest.mark.slow] * (head in ("masked_lm", "next_sentence") or head.endswith("_bilstm"))
+        )
         for head in HEADS
     ],
 )
@@ -151,7 +153,9 @@ def test_the_model_is_restored_from_a_keras_file(tmp_path, head, bert):
 
 
 @multiplies_bfloat16
-@pytest.mark.parametrize("head", ONE_BILSTM)
+@pytest.mark.parametrize(
+    "head", [pytest.param(head, marks=[pytest.mark.slow] * head.endswith("_bilstm")) for head in HEADS]
+)
 def test_logits_are_float32_and_close_to_those_of_float32_in_mixed_precision(head):
     exact, mixed = make(head, scale=0.1), make(head, scale=0.1, dtype="mixed_bfloat16")
     inputs = inputs_for(head)

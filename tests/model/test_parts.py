@@ -192,7 +192,7 @@ def test_a_pooler_with_a_norm_reads_the_mean_of_tokens():
         np.testing.assert_allclose(outputs["pooled_output"], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("fusion", ["none", "static"])
+@pytest.mark.parametrize("fusion", [pytest.param("none", marks=pytest.mark.slow), "static"])
 def test_recomputed_blocks_of_all_parts_have_the_same_gradients(fusion):
     encoder, inputs = encoder_of(**ALL), {name: tf.constant(value) for name, value in features().items()}
 

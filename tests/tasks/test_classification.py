@@ -188,7 +188,8 @@ SHUFFLED = (3, 4)
 
 
 @pytest.mark.parametrize(
-    "count, batch_size, seed", [(40, 1, SHUFFLED), (3, 32, None), (1200, 33, None), (1200, 33, SHUFFLED)]
+    "count, batch_size, seed",
+    [(40, 1, SHUFFLED), (3, 32, None), pytest.param(1200, 33, None, marks=pytest.mark.slow), (1200, 33, SHUFFLED)],
 )
 def test_each_row_occurs_once_with_its_own_text_and_label(task, count, batch_size, seed):
     rows = make_rows(count)

@@ -93,7 +93,9 @@ def test_every_assigned_code_point_in_every_context_tokenizes_as_in_the_referenc
 FEW_OPTIONS = [UNCASED, (True, False, False), (False, True, False), CASED]
 
 
-@pytest.mark.parametrize("options", FEW_OPTIONS, ids=str)
+@pytest.mark.parametrize(
+    "options", [UNCASED, *(pytest.param(one, marks=pytest.mark.slow) for one in FEW_OPTIONS[1:-1]), CASED], ids=str
+)
 def test_random_and_invalid_strings_tokenize_as_in_the_reference(assigned, many_characters, options):
     texts = random_texts(assigned, 400, seed=sum(2**i * on for i, on in enumerate(options)))
     assert differences(Tokenizer(many_characters, *options), texts) == []
@@ -115,7 +117,9 @@ def test_random_bytes_tokenize_as_their_valid_part(many_characters):
     assert tokenizer.tokenize(texts).to_list() == tokenizer.tokenize(valid).to_list()
 
 
-@pytest.mark.parametrize("options", [UNCASED, CASED, UNCASED_WITH_ACCENTS], ids=str)
+@pytest.mark.parametrize(
+    "options", [UNCASED, CASED, pytest.param(UNCASED_WITH_ACCENTS, marks=pytest.mark.slow)], ids=str
+)
 def test_a_sample_of_korean_lines_tokenizes_as_in_the_reference(korean_vocabulary, korean_lines, options):
     assert differences(Tokenizer(korean_vocabulary, *options), korean_lines[::60]) == []
 

@@ -86,7 +86,7 @@ def test_an_update_with_a_non_finite_gradient_changes_nothing():
     assert difference(before, weights_of(trained)) == 0
 
 
-@pytest.mark.parametrize("steps_per_call", [1, 10])
+@pytest.mark.parametrize("steps_per_call", [pytest.param(1, marks=pytest.mark.slow), 10])
 def test_too_many_consecutive_nonfinite_steps_stop_the_run_and_name_batch_and_checkpoint(tmp_path, steps_per_call):
     batches = with_nan(epochs(), [13, 14, 15])  # 12 batches per epoch
     settings = {"max_nonfinite_steps": 3, "steps_per_call": steps_per_call, "save_every": 5, "total_steps": 30}

@@ -76,7 +76,9 @@ def test_the_operations_of_a_row_equal_those_of_the_products_in_the_traced_step(
     assert counted == products(forward_and_backward, specs)
 
 
-@pytest.mark.parametrize("objective, masking", [("electra", "token"), ("span_boundary", "span")])
+@pytest.mark.parametrize(
+    "objective, masking", [("electra", "token"), pytest.param("span_boundary", "span", marks=pytest.mark.slow)]
+)
 def test_the_operations_of_an_objective_are_those_of_its_whole_model(objective, masking):
     rows, length, predictions = 3, 24, 5
     config = BertConfig(
@@ -102,7 +104,7 @@ def test_the_operations_of_an_objective_are_those_of_its_whole_model(objective, 
     assert counted == products(forward_and_backward, specs)
 
 
-@pytest.mark.parametrize("objective, width", [("minilm", 48), ("distilbert", 32)])
+@pytest.mark.parametrize("objective, width", [("minilm", 48), pytest.param("distilbert", 32, marks=pytest.mark.slow)])
 def test_the_operations_of_a_distillation_are_those_of_student_and_teacher_up_to_what_is_compared(objective, width):
     rows, length, predictions = 3, 24, 5
     student = BertConfig(
