@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from bert_tf.progress import MOST_UNKNOWN
 
-_SHARE = re.compile(r"(?:.*_)?(?:accuracy|precision|recall|f1|exact|exact_match|share)")
+_SHARE = re.compile(r"(?:.*_)?(?:accuracy|precision|recall|f1|exact|exact_match|share)(?:@\d+)?")
+_RANKED = re.compile(r"(?:mrr|ndcg|map)@\d+")
 _COUNT = re.compile(r"(?:.*_)?(?:entities|tokens|total)")
-_COEFFICIENTS = ("pearson", "spearman", "matthews")
+_COEFFICIENTS = ("pearson", "spearman", "matthews", "cosine")
 
 
 class Unit(NamedTuple):
@@ -37,7 +38,7 @@ def unit_of(name: str, others: Iterable[str]) -> Unit:
         others: names of the metrics of the same evaluation: "score" is the mean of GLUE's metrics among them.
     """
     name = name.rpartition("/")[2]
-    if name in _COEFFICIENTS:
+    if name in _COEFFICIENTS or _RANKED.fullmatch(name):
         return COEFFICIENT
     if name == "score":
         return COEFFICIENT if any(other in _COEFFICIENTS for other in others) else SHARE

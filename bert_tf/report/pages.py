@@ -5,7 +5,7 @@ Jinja escapes all values, so that text from a data set or a model cannot break a
 
 import math
 import statistics
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jinja2
 import numpy as np
@@ -18,7 +18,8 @@ from bert_tf.report.plots import curve_plot, reliability_plot, tradeoff_plot
 from bert_tf.types import Json, Metrics
 
 if TYPE_CHECKING:  # a report does not need TensorFlow, which the tasks and readers import
-    from bert_tf.tasks.benchmark import Confusion
+    from bert_tf.inputs.datasets.examples import ReadReport
+    from bert_tf.tasks.benchmark import Confusion, ErrorAnalysis
     from bert_tf.tasks.task import FineTuningTask
     from bert_tf.training.evaluation import Split
 
@@ -42,13 +43,39 @@ def evaluation_page(task: "FineTuningTask", split: "Split", predictions: list[Js
         predictions: of the examples.
         measured: losses and metrics by name; `kind` and `step` of the evaluation are not shown.
     """
-    baseline, analysis = (
+    return analysis_page(
+        Evaluated(
+            task.name.replace("_", " ").capitalize(), split.where, len(split.examples), task.monitor, split.read_report
+        ),
+        measured,
         task.benchmark.baseline(split.examples),
         task.benchmark.error_analysis(split.examples, predictions),
     )
+
+
+class Evaluated(NamedTuple):
+    """What was evaluated.
+
+    Attributes:
+        title: of the page.
+        data: name of the examples.
+        examples: their number.
+        monitor: the most important metric.
+        read_report: examples that were skipped or repaired.
+    """
+
+    title: str
+    data: str
+    examples: int
+    monitor: str
+    read_report: "ReadReport"
+
+
+def analysis_page(evaluated: Evaluated, measured: Metrics, baseline: Metrics, analysis: "ErrorAnalysis") -> str:
+    """Builds the page of an evaluation from its parts; `measured` as for `evaluation_page`."""
     # Metrics of parts, such as PER/f1, are in the task's own table.
     names = [name for name in measured if "/" not in name and name not in ("kind", "step", "truncated_share")]
-    names.sort(key=lambda name: (name != task.monitor, name not in baseline))
+    names.sort(key=lambda name: (name != evaluated.monitor, name not in baseline))
     confusion, confidences, correct = analysis.confusion, analysis.confidences, analysis.correct
     is_matrix = confusion is not None and len(confusion.labels) <= _MATRIX
     calibration: Json = {}
@@ -59,10 +86,7 @@ def evaluation_page(task: "FineTuningTask", split: "Split", predictions: list[Js
             "plot": reliability_plot(confidences, correct),
         }
     return _TEMPLATES.get_template("evaluation.html.j2").render(
-        title=task.name.replace("_", " ").capitalize(),
-        data=split.where,
-        examples=len(split.examples),
-        monitor=task.monitor,
+        **evaluated._asdict(),
         measured=measured,
         baseline=baseline,
         units={name: unit_of(name, measured) for name in names},
@@ -70,7 +94,6 @@ def evaluation_page(task: "FineTuningTask", split: "Split", predictions: list[Js
         matrix=confusion if is_matrix else None,
         confusions=_frequent(confusion) if confusion and not is_matrix else None,
         calibration=calibration,
-        read_report=split.read_report,
     )
 
 

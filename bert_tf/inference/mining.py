@@ -1,0 +1,159 @@
+"""Hard negatives: texts that a model finds for a query, and that do not belong to it."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_tf.config import to_dict
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import read_json, write_json
+from bert_tf.inference.embedder import Embedder
+from bert_tf.inference.extraction import vectors_of
+from bert_tf.inference.retrieval import BLOCK, passage_prompt, prompted, query_prompt
+from bert_tf.inputs.identity import digest, weights_identity
+from bert_tf.metrics.retrieval import nearest, unit_vectors
+from bert_tf.progress import bar
+from bert_tf.types import Array, Json
+
+_DONE = "done.json"  # in the folder of vectors: what they are of, and how many there are
+
+
+class Limits(NamedTuple):
+    """Which of the texts that a query finds are negatives.
+
+    Attributes:
+        first, last: ranks, from 1: the first ones may belong to the query without anybody having said so.
+        negatives: number of them for each query.
+        margin: a negative's score is at least so much below that of the text that belongs to the query; None for any.
+        most: highest score of a negative; None for any.
+        draw: whether negatives are drawn from the ranks, instead of taking the first ones.
+        seed: of the draw.
+    """
+
+    first: int = 10
+    last: int = 100
+    negatives: int = 5
+    margin: float | None = None
+    most: float | None = None
+    draw: bool = False
+    seed: int = 0
+
+    def check(self) -> "Limits":
+        """Raises ConfigError for ranks that cannot hold as many negatives."""
+        if not 1 <= self.first <= self.last:
+            raise ConfigError(f"the ranks are {self.first} to {self.last}; expected ascending ones from 1")
+        if self.negatives > self.last - self.first + 1:
+            raise ConfigError(f"{self.negatives} negatives from the ranks {self.first} to {self.last}; expected fewer")
+        return self
+
+
+class Mined(NamedTuple):
+    """A pair with its negatives.
+
+    Attributes:
+        query, positive: the texts of the pair.
+        negatives: texts, the nearest first.
+        scores: of the positive and the negatives.
+    """
+
+    query: str
+    positive: str
+    negatives: Sequence[str]
+    scores: Sequence[float]
+
+
+def mine(
+    embedder: Embedder, pairs: Sequence[tuple[str, str]], corpus: Sequence[str], folder: str, limits: Limits,
+    batch_size: int,
+) -> Iterator[Mined]:  # fmt: skip
+    """Finds negatives for pairs.
+
+    Args:
+        embedder: of the vectors.
+        pairs: queries and the texts that belong to them; a query may have several.
+        corpus: all texts, each once, those of the pairs among them.
+        folder: gets the vectors of the corpus while this runs; what a killed run has left there is used again.
+        limits: of the negatives.
+        batch_size: texts per batch.
+
+    Yields:
+        Each pair with up to `limits.negatives` negatives, in the order of the pairs.
+    """
+    limits.check()
+    numbers = {text: number for number, text in enumerate(corpus)}
+    if missing := next((text for _, text in pairs if text not in numbers), ""):
+        raise DataError(f"a text that belongs to a query is not in the corpus: {missing[:80]!r}")
+    own: dict[str, set[int]] = {}
+    for query, text in pairs:
+        own.setdefault(query, set()).add(numbers[text])
+        if query in numbers:  # a query that is a text of the corpus finds itself
+            own[query].add(numbers[query])
+    vectors = _stored_vectors(embedder, corpus, folder, batch_size)
+    queries = list(own)
+    rows = {query: row for row, query in enumerate(queries)}
+    asked = unit_vectors(vectors_of(prompted(embedder, query_prompt(embedder)), queries, batch_size))
+    most = limits.last + max(map(len, own.values()))
+    indices, products = nearest(asked, _blocks(vectors), min(most, len(corpus)))
+    generator = np.random.default_rng(limits.seed)
+    for query, positive in pairs:
+        row = rows[query]
+        score = float(asked[row] @ vectors[numbers[positive]])
+        others = [(int(one), float(value)) for one, value in zip(indices[row], products[row], strict=True)
+                  if int(one) not in own[query]]  # fmt: skip
+        ranked = others[limits.first - 1 : limits.last]
+        fitting = [(one, value) for one, value in ranked if _fits(value, score, limits)]
+        if limits.draw and len(fitting) > limits.negatives:
+            chosen = np.sort(generator.choice(len(fitting), limits.negatives, replace=False))
+            fitting = [fitting[at] for at in chosen]
+        fitting = fitting[: limits.negatives]
+        yield Mined(query, positive, [corpus[one] for one, _ in fitting], [score, *(value for _, value in fitting)])
+
+
+def _fits(value: float, score: float, limits: Limits) -> bool:
+    return (limits.margin is None or value <= score - limits.margin) and (limits.most is None or value <= limits.most)
+
+
+def _stored_vectors(embedder: Embedder, corpus: Sequence[str], folder: str, batch_size: int) -> Array:
+    """Unit vectors of the corpus, float32 [texts, size], in a file that is mapped into memory."""
+    os.makedirs(folder, exist_ok=True)
+    path, state = os.path.join(folder, "vectors.npy"), os.path.join(folder, _DONE)
+    identity = digest([weights_identity(embedder.encoder.weights), to_dict(embedder.config), list(corpus)])
+    before: Json = read_json(state, Json) if os.path.exists(state) and os.path.exists(path) else {}
+    done = before["texts"] if before.get("identity") == identity else 0
+    if done:
+        vectors: np.memmap[Any, Any] = np.lib.format.open_memmap(path, "r+")
+    else:
+        vectors = np.lib.format.open_memmap(path, "w+", np.float32, (len(corpus), embedder.size))
+    passages = prompted(embedder, passage_prompt(embedder))
+    with bar("encode", len(corpus), "text", done=done) as line:
+        for first in range(done, len(corpus), BLOCK):
+            block = corpus[first : first + BLOCK]
+            vectors[first : first + len(block)] = unit_vectors(vectors_of(passages, block, batch_size))
+            vectors.flush()
+            write_json(state, {"identity": identity, "texts": first + len(block)})
+            line.update(len(block))
+    return vectors
+
+
+def _blocks(vectors: Array) -> Iterator[Array]:
+    return (np.asarray(vectors[first : first + BLOCK]) for first in range(0, len(vectors), BLOCK))
+
+
+def write_groups(path: str, mined: Iterable[Mined], *, scores: bool = False) -> tuple[int, int]:
+    """Writes JSON lines with query, positive, negatives and, if asked for, scores.
+
+    Returns:
+        (pairs, those among them without any negative).
+    """
+    count = without = 0
+    with open(path, "w", encoding="utf-8") as file:
+        for one in mined:
+            line: Json = {"query": one.query, "positive": one.positive, "negatives": list(one.negatives)}
+            if scores:
+                line["scores"] = [round(value, 6) for value in one.scores]
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            count, without = count + 1, without + (not one.negatives)
+    return count, without

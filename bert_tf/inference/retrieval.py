@@ -1,0 +1,181 @@
+"""Search in a collection of texts by their vectors, exactly, and its evaluation by judgements.
+
+Texts and vectors of the collection are read and computed in blocks: memory holds one block, the ids, and the best of
+each query.
+"""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_tf.config import ExampleData
+from bert_tf.errors import DataError
+from bert_tf.inference.embedder import Embedder
+from bert_tf.inference.extraction import vectors_of
+from bert_tf.inputs.datasets.examples import ReadReport, TextGroup, is_blank
+from bert_tf.inputs.datasets.groups import read_judgements, read_texts_by_id
+from bert_tf.inputs.datasets.sources import Source
+from bert_tf.metrics.retrieval import by_query, nearest, unit_vectors
+from bert_tf.progress import bar
+from bert_tf.types import Array
+
+BLOCK = 8192  # texts that are encoded at a time
+DEPTH = 100  # of rankings, for recall@100
+
+
+class Collection(NamedTuple):
+    """Texts, queries and judgements.
+
+    Attributes:
+        where: name, for messages.
+        texts: streams (id, text) of all texts, as often as it is called.
+        queries: text by id, of those with a judgement.
+        judgements: by query, the relevance of texts by their ids; above 0 is relevant.
+    """
+
+    where: str
+    texts: Callable[[], Iterator[tuple[str, str]]]
+    queries: dict[str, str]
+    judgements: dict[str, dict[str, float]]
+
+
+def open_collection(path: str, data: ExampleData, split: str, report: ReadReport) -> Collection:
+    """Opens a folder in BEIR's layout, or examples from which a sentence encoder can learn.
+
+    Args:
+        path: folder with corpus.jsonl, queries.jsonl and qrels/; else as for `Source`, such as a file of SQuAD: the
+            second texts of all examples are the collection, and each first text is a query for its own.
+        data: of the examples.
+        split: of judgements or examples.
+        report: counts queries and judgements that are left out.
+    """
+    if os.path.exists(os.path.join(path, "corpus.jsonl")):
+        return _open_beir(path, split, report)
+    source = Source(data, path, TextGroup)
+    texts: dict[str, str] = {}
+    queries: dict[str, str] = {}
+    judgements: dict[str, dict[str, float]] = {}
+    for example in source.examples(report, split):
+        if len(example.texts) < 2:
+            raise DataError(f"{example.location}: a single text; expected a query and a text that it should find")
+        for text in example.texts[1:]:
+            texts.setdefault(text, str(len(texts)))
+        query = queries.setdefault(example.texts[0], str(len(queries)))
+        judgements.setdefault(query, {})[texts[example.texts[1]]] = 1.0
+    by_id = {query: text for text, query in queries.items()}
+    return Collection(source.where(split), lambda: ((one, text) for text, one in texts.items()), by_id, judgements)
+
+
+def _open_beir(path: str, split: str, report: ReadReport) -> Collection:
+    corpus, table = os.path.join(path, "corpus.jsonl"), os.path.join(path, "qrels", f"{split}.tsv")
+
+    def texts() -> Iterator[tuple[str, str]]:
+        return ((one, text) for one, text, _ in read_texts_by_id(corpus, title=True))
+
+    known: set[str] = set()
+    for one, text, location in read_texts_by_id(corpus, title=True):
+        if one in known:
+            raise DataError(f"{location}: the id {one!r} was used before; make ids unique")
+        known.add(one)
+        if is_blank(text):
+            report.add("text that is empty", location)
+    queries: dict[str, str] = {}
+    for one, text, location in read_texts_by_id(os.path.join(path, "queries.jsonl")):
+        if one in queries:
+            raise DataError(f"{location}: the id {one!r} was used before; make ids unique")
+        queries[one] = text
+    judgements: dict[str, dict[str, float]] = {}
+    for query, document, relevance, location in read_judgements(table):
+        if query not in queries or document not in known:
+            report.add("left out: judgement of an unknown id", location)
+        elif document in judgements.setdefault(query, {}) and judgements[query][document] != relevance:
+            raise DataError(
+                f"{location}: {query} and {document} were judged before, as {judgements[query][document]:g}"
+            )
+        else:
+            judgements[query][document] = relevance
+    judged = {query: own for query, own in judgements.items() if max(own.values()) > 0}
+    for query in judgements.keys() - judged.keys():
+        report.add("left out: query without a relevant text", query)
+    if not judged:
+        raise DataError(f"{table}: no query has a relevant text; expected at least one")
+    return Collection(path, texts, {query: queries[query] for query in judged}, judged)
+
+
+class Ranking(NamedTuple):
+    """What queries find, the best first.
+
+    Attributes:
+        queries: ids.
+        found: ids of texts for each query.
+        scores: float32 [queries, depth].
+    """
+
+    queries: Sequence[str]
+    found: Sequence[Sequence[str]]
+    scores: Array
+
+    def metrics(self, judgements: dict[str, dict[str, float]]) -> dict[str, Array]:
+        """Metrics of each query, as `metrics.retrieval.by_query`."""
+        numbers: dict[str, int] = {}
+        judged = [{numbers.setdefault(one, len(numbers)): gain for one, gain in judgements[query].items()}
+                  for query in self.queries]  # fmt: skip
+        found = [[numbers.get(one, -1) for one in ranking] for ranking in self.found]
+        return by_query(found, judged)
+
+
+def passage_prompt(embedder: Embedder) -> str | None:
+    """Name of the prompt in front of the texts that are searched; None for the model's default."""
+    return next((name for name in ("passage", "document") if name in embedder.config.prompts), None)
+
+
+def query_prompt(embedder: Embedder) -> str | None:
+    """Name of the prompt in front of queries; None for the model's default."""
+    return "query" if "query" in embedder.config.prompts else None
+
+
+def prompted(embedder: Embedder, name: str | None) -> Embedder:
+    """The embedder with one of its prompts; unchanged for None."""
+    return embedder if name is None else embedder.with_prompt(name)
+
+
+def encoded_blocks(
+    embedder: Embedder, texts: Iterator[tuple[str, str]], batch_size: int, ids: list[str], *, title: str = "encode"
+) -> Iterator[Array]:
+    """Streams unit vectors of texts in blocks, float32 [BLOCK, size] each; their ids are appended to `ids`."""
+    with bar(title, None, "text") as line:
+        while block := list(itertools.islice(texts, BLOCK)):
+            ids.extend(one for one, _ in block)
+            yield unit_vectors(vectors_of(embedder, [text for _, text in block], batch_size)).astype(np.float32)
+            line.update(len(block))
+
+
+def search(embedder: Embedder, collection: Collection, batch_size: int, depth: int = DEPTH) -> Ranking:
+    """What the queries of a collection find, by the cosine of vectors.
+
+    Queries and texts get the prompts "query" and "passage" (or "document"), where the model has them.
+    """
+    queries = list(collection.queries)
+    asked = vectors_of(
+        prompted(embedder, query_prompt(embedder)), [collection.queries[query] for query in queries], batch_size
+    )
+    ids: list[str] = []
+    blocks = encoded_blocks(prompted(embedder, passage_prompt(embedder)), collection.texts(), batch_size, ids)
+    indices, products = nearest(unit_vectors(asked), blocks, depth)
+    return Ranking(queries, [[ids[number] for number in row] for row in indices], products)
+
+
+def texts_with(collection: Collection, wanted: set[str]) -> dict[str, str]:
+    """The texts with these ids."""
+    return {one: text for one, text in collection.texts() if one in wanted}
+
+
+def write_run(path: str, ranking: Ranking, tag: str = "bert_tf") -> None:
+    """Writes a run file of TREC: query, Q0, text, rank from 1, score, tag."""
+    with open(path, "w", encoding="utf-8") as file:
+        for query, found, scores in zip(ranking.queries, ranking.found, ranking.scores, strict=True):
+            for rank, (one, score) in enumerate(zip(found, scores, strict=True), 1):
+                file.write(f"{query} Q0 {one} {rank} {score:.6f} {tag}\n")

@@ -1,0 +1,105 @@
+"""Evaluates search by the vectors of a model: python -m bert_tf.retrieve --init=MODEL --data_dir=DIR --output=DIR.
+
+DIR has corpus.jsonl, queries.jsonl and qrels/ as BEIR's data sets have; or it holds pairs, such as questions and
+paragraphs (--data.format=squad), whose second texts are the collection.
+"""
+
+import os
+
+import numpy as np
+from absl import flags
+
+from bert_tf.app import data_flags, dtype_flag, run
+from bert_tf.checkpoints.directory import files_of
+from bert_tf.config import ExampleData
+from bert_tf.files import check_output, replacing, write_json, write_text
+from bert_tf.inference.embedder import open_embedder
+from bert_tf.inference.retrieval import DEPTH, Collection, Ranking, open_collection, search, texts_with, write_run
+from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.metrics.retrieval import means
+from bert_tf.metrics.statistics import bootstrap_intervals
+from bert_tf.metrics.units import metrics_line
+from bert_tf.tasks.benchmark import LISTED, ErrorAnalysis, ErrorExample
+from bert_tf.training.dtype import infer_in
+from bert_tf.training.evaluation import print_report
+from bert_tf.training.reporter import PAGE
+from bert_tf.types import Array
+
+_INIT = flags.DEFINE_string(
+    "init", None, "Model in any format that bert_tf.load reads, e.g. hf://OWNER/NAME.", required=True
+)
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "The collection: a folder, or a file of pairs.", required=True)
+_SPLIT = flags.DEFINE_string("split", "test", "Split of the judgements or of the pairs.")
+_OUTPUT = flags.DEFINE_string("output", None, "Directory for results.json, report.html and run.trec.", required=True)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Texts per batch.", lower_bound=1, upper_bound=10_000_000)
+_DTYPE = dtype_flag()
+_DATA = data_flags()
+_MONITOR = "ndcg@10"
+
+
+def main(_: list[str]) -> None:
+    check_output(_OUTPUT.value, directory=True, inputs=files_of(_INIT.value))
+    embedder = open_embedder(_INIT.value)
+    dtype = infer_in(_DTYPE.value, embedder.model)
+    report = ReadReport()
+    collection = open_collection(_DATA_DIR.value, _DATA(ExampleData(format="groups")), _SPLIT.value, report)
+    print_report(collection.where, report)
+    ranking = search(embedder, collection, _BATCH_SIZE.value, DEPTH)
+    columns = ranking.metrics(collection.judgements)
+    metrics, analysis = means(columns), _analysis(collection, ranking, columns)
+    results = {
+        "program": "retrieve",
+        "init": _INIT.value,
+        "data": collection.where,
+        "dtype": dtype,
+        "queries": len(collection.queries),
+        "skipped": report.counts,
+        "final": metrics,
+        "intervals": analysis.intervals,
+    }
+    _write(collection, ranking, metrics, analysis, report)
+    write_json(os.path.join(_OUTPUT.value, "results.json"), results)
+    print(
+        f"{collection.where}: {metrics_line(metrics)}; wrote results.json, report.html and run.trec to {_OUTPUT.value}"
+    )
+
+
+def _write(
+    collection: Collection, ranking: Ranking, metrics: dict[str, float], analysis: ErrorAnalysis, report: ReadReport
+) -> None:
+    from bert_tf.report.pages import Evaluated, analysis_page  # takes a second to load
+
+    evaluated = Evaluated("Retrieval", collection.where, len(collection.queries), _MONITOR, report)
+    os.makedirs(_OUTPUT.value, exist_ok=True)
+    write_text(os.path.join(_OUTPUT.value, PAGE), analysis_page(evaluated, metrics, {}, analysis))
+    with replacing(os.path.join(_OUTPUT.value, "run.trec")) as temporary:
+        write_run(temporary, ranking)
+
+
+def _analysis(collection: Collection, ranking: Ranking, columns: dict[str, Array]) -> ErrorAnalysis:
+    """Intervals of the metrics, and the queries that did not find a relevant text first, the worst first."""
+    names = list(columns)
+    intervals = bootstrap_intervals(
+        lambda *values: {name: float(np.mean(one)) for name, one in zip(names, values, strict=True)}, *columns.values()
+    )
+    wrong = [
+        row
+        for row in np.argsort(columns["mrr@10"], kind="stable")
+        if collection.judgements[ranking.queries[row]].get(ranking.found[row][0], 0) <= 0
+    ][:LISTED]
+    best = {row: max(collection.judgements[ranking.queries[row]].items(), key=lambda one: one[1])[0] for row in wrong}
+    texts = texts_with(collection, {*best.values(), *(ranking.found[row][0] for row in wrong)})
+    errors = [
+        ErrorExample(
+            (collection.queries[ranking.queries[row]],),
+            texts[best[row]],
+            texts[ranking.found[row][0]],
+            ranking.queries[row],
+        )
+        for row in wrong
+    ]
+    return ErrorAnalysis(intervals=intervals, errors=errors)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,173 @@
+"""Search in collections, its evaluation, and mining of negatives, against all products and by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_tf.config import ExampleData
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inference import mining, retrieval
+from bert_tf.inference.embedder import Embedder, open_embedder
+from bert_tf.inference.extraction import vectors_of
+from bert_tf.inference.mining import Limits, mine, write_groups
+from bert_tf.inference.retrieval import open_collection, search, write_run
+from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.metrics.retrieval import means, unit_vectors
+from tests.errors import raises
+from tests.zoo import pretrained
+
+TEXTS = ["a b", "c d", "the good", "good a", "b c the", "d a", "c the", "a a b", "d", "the a c b", "b b", "good"]
+QUERIES = {"q1": "a b c", "q2": "good good", "q3": "d d"}
+JUDGED = {("q1", "d0"): 1, ("q1", "d4"): 2, ("q2", "d3"): 1, ("q3", "d1"): 0}
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return open_embedder(pretrained(), normalize=True)
+
+
+def write_beir(folder, texts=TEXTS, queries=QUERIES, judged=JUDGED):
+    lines = [{"_id": f"d{number}", "title": "", "text": text} for number, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = [{"_id": one, "text": text} for one, text in queries.items()]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "qrels").mkdir(exist_ok=True)
+    rows = "".join(f"{query}\t{one}\t{gain}\n" for (query, one), gain in judged.items())
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    return folder
+
+
+def opened(path, split="test", **data):
+    report = ReadReport()
+    return open_collection(str(path), ExampleData(**({"format": "groups"} | data)), split, report), report
+
+
+def vectors(embedder, texts):
+    return unit_vectors(vectors_of(embedder, texts, 4))
+
+
+def test_queries_find_the_texts_with_the_largest_cosines(embedder, tmp_path, monkeypatch):
+    monkeypatch.setattr(retrieval, "BLOCK", 5)
+    collection, report = opened(write_beir(tmp_path))
+    assert list(collection.queries) == ["q1", "q2"]  # nothing is relevant to the third
+    assert report.counts == {"left out: query without a relevant text": 1}
+    ranking = search(embedder, collection, 4, depth=6)
+    products = vectors(embedder, list(collection.queries.values())) @ vectors(embedder, TEXTS).T
+    for row, found in enumerate(ranking.found):
+        scores = [products[row, int(one[1:])] for one in found]
+        np.testing.assert_allclose(scores, np.sort(products[row])[::-1][:6], atol=1e-5)
+        np.testing.assert_allclose(scores, ranking.scores[row], atol=1e-5)
+    own = means(ranking.metrics(collection.judgements))
+    hits = [[one in {"d0", "d4"} for one in ranking.found[0]], [one == "d3" for one in ranking.found[1]]]
+    assert own["recall@1"] == np.mean([hits[0][0] / 2, hits[1][0]])
+    assert own["mrr@10"] == pytest.approx(np.mean([1 / (1 + hit.index(True)) if any(hit) else 0 for hit in hits]))
+
+
+def test_prompts_of_queries_and_passages_are_put_in_front(embedder, tmp_path):
+    collection, _ = opened(write_beir(tmp_path))
+    config = embedder.config
+    config = type(config)(**vars(config) | {"prompts": {"query": "a ", "passage": "the "}})
+    with_prompts = Embedder(embedder.encoder, embedder.tokenizer, config)
+    ranking = search(with_prompts, collection, 4, depth=12)
+    asked = vectors(embedder, ["a " + text for text in collection.queries.values()])
+    products = asked @ vectors(embedder, ["the " + text for text in TEXTS]).T
+    np.testing.assert_allclose(ranking.scores, -np.sort(-products, 1), atol=1e-5)
+
+
+def test_pairs_are_a_collection_of_their_second_texts(tmp_path):
+    lines = [("a b", "c d"), ("a b", "good"), ("d", "c d")]
+    (tmp_path / "x.jsonl").write_text(
+        "".join(json.dumps({"query": one, "positive": other}) + "\n" for one, other in lines)
+    )
+    collection, _ = opened(tmp_path / "x.jsonl")
+    assert list(collection.texts()) == [("0", "c d"), ("1", "good")]
+    assert collection.queries == {"0": "a b", "1": "d"}
+    assert collection.judgements == {"0": {"0": 1.0, "1": 1.0}, "1": {"0": 1.0}}
+
+
+def test_a_run_file_has_the_columns_of_trec(tmp_path):
+    write_run(str(tmp_path / "run"), retrieval.Ranking(["q1"], [["d2", "d1"]], np.array([[0.5, 0.25]])))
+    assert (tmp_path / "run").read_text() == "q1 Q0 d2 1 0.500000 bert_tf\nq1 Q0 d1 2 0.250000 bert_tf\n"
+
+
+def test_judgements_of_unknown_ids_are_left_out_and_ids_used_twice_refused(tmp_path):
+    judged = JUDGED | {("q1", "d99"): 1, ("q9", "d1"): 1}
+    _, report = opened(write_beir(tmp_path, judged=judged))
+    assert report.counts["left out: judgement of an unknown id"] == 2
+    with raises(DataError, "corpus.jsonl:13", "'d0'"):
+        path = write_beir(tmp_path) / "corpus.jsonl"
+        path.write_text(path.read_text() + '{"_id": "d0", "text": "x"}\n')
+        opened(tmp_path)
+    with raises(DataError, "qrels/test.tsv", "relevant"):
+        opened(write_beir(tmp_path, judged={("q1", "d0"): 0}))
+    (tmp_path / "qrels" / "test.tsv").write_text("q1 0 d0 x\n")
+    with raises(DataError, "qrels/test.tsv:1", "'x'"):
+        opened(tmp_path)
+
+
+PAIRS = [("a b c", "a b"), ("a b c", "a a b"), ("good good", "good"), ("d", "d a")]
+
+
+def mined(embedder, folder, **limits):
+    return list(mine(embedder, PAIRS, TEXTS, str(folder), Limits(**{"first": 1, "last": 8, "negatives": 3} | limits), 4))
+
+
+def test_negatives_are_the_nearest_texts_that_do_not_belong_to_the_query(embedder, tmp_path):
+    products = vectors(embedder, [query for query, _ in PAIRS]) @ vectors(embedder, TEXTS).T
+    own = [{"a b", "a a b"}, {"a b", "a a b"}, {"good"}, {"d a", "d"}]  # a query is no negative of itself
+    for first in (1, 3):
+        for row, one in enumerate(mined(embedder, tmp_path / str(first), first=first)):
+            others = sorted((text for text in TEXTS if text not in own[row]), key=lambda x: -products[row, TEXTS.index(x)])
+            found, expected = (
+                [products[row, TEXTS.index(text)] for text in texts]
+                for texts in (one.negatives, others[first - 1 : first + 2])
+            )
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+            assert (one.query, one.positive) == PAIRS[row] and not {*one.negatives} & own[row]
+            texts = [one.positive, *one.negatives]
+            np.testing.assert_allclose(one.scores, [products[row, TEXTS.index(text)] for text in texts], atol=1e-5)
+
+
+def test_negatives_keep_their_distance_and_are_drawn_where_asked(embedder, tmp_path):
+    for one in mined(embedder, tmp_path, margin=0.05):
+        assert all(score <= one.scores[0] - 0.05 for score in one.scores[1:])
+    for one in mined(embedder, tmp_path, most=0.5):
+        assert all(score <= 0.5 for score in one.scores[1:])
+    drawn = [tuple(one.negatives for one in mined(embedder, tmp_path, draw=True, seed=seed)) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_killed_run_continues_with_the_vectors_that_it_has(embedder, tmp_path, monkeypatch):
+    monkeypatch.setattr(mining, "BLOCK", 5)
+    calls = []
+
+    def counted(*arguments):
+        calls.append(len(arguments[1]))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return vectors_of(*arguments)
+
+    monkeypatch.setattr(mining, "vectors_of", counted)
+    with pytest.raises(KeyboardInterrupt):
+        mined(embedder, tmp_path)
+    found = mined(embedder, tmp_path)
+    assert calls == [5, 5, 2, 2, 3]  # the last block again, then the queries
+    monkeypatch.undo()
+    assert [one.negatives for one in found] == [one.negatives for one in mined(embedder, tmp_path / "other")]
+
+
+def test_groups_are_written_as_they_are_read(embedder, tmp_path):
+    path = str(tmp_path / "x.jsonl")
+    assert write_groups(path, mined(embedder, tmp_path, most=-2.0)) == (4, 4)
+    count, without = write_groups(path, mined(embedder, tmp_path), scores=True)
+    lines = [json.loads(line) for line in open(path)]
+    assert (count, without) == (4, 0) and [len(line["negatives"]) for line in lines] == [3] * 4
+    assert [len(line["scores"]) for line in lines] == [4] * 4
+
+
+def test_ranks_that_cannot_hold_the_negatives_are_refused(embedder, tmp_path):
+    with raises(ConfigError, "5", "1", "ranks"):
+        mined(embedder, tmp_path, first=5, last=1)
+    with raises(ConfigError, "3 negatives", "1 to 2"):
+        mined(embedder, tmp_path, last=2)
