@@ -110,7 +110,8 @@ PAIRS = [("a b c", "a b"), ("a b c", "a a b"), ("good good", "good"), ("d", "d a
 
 
 def mined(embedder, folder, **limits):
-    return list(mine(embedder, PAIRS, TEXTS, str(folder), Limits(**{"first": 1, "last": 8, "negatives": 3} | limits), 4))
+    own = Limits(**{"first": 1, "last": 8, "negatives": 3} | limits)
+    return list(mine(embedder, PAIRS, TEXTS, str(folder), own, 4))
 
 
 def test_negatives_are_the_nearest_texts_that_do_not_belong_to_the_query(embedder, tmp_path):
@@ -118,7 +119,8 @@ def test_negatives_are_the_nearest_texts_that_do_not_belong_to_the_query(embedde
     own = [{"a b", "a a b"}, {"a b", "a a b"}, {"good"}, {"d a", "d"}]  # a query is no negative of itself
     for first in (1, 3):
         for row, one in enumerate(mined(embedder, tmp_path / str(first), first=first)):
-            others = sorted((text for text in TEXTS if text not in own[row]), key=lambda x: -products[row, TEXTS.index(x)])
+            ranked = [TEXTS[number] for number in np.argsort(-products[row])]
+            others = [text for text in ranked if text not in own[row]]
             found, expected = (
                 [products[row, TEXTS.index(text)] for text in texts]
                 for texts in (one.negatives, others[first - 1 : first + 2])
@@ -161,7 +163,8 @@ def test_groups_are_written_as_they_are_read(embedder, tmp_path):
     path = str(tmp_path / "x.jsonl")
     assert write_groups(path, mined(embedder, tmp_path, most=-2.0)) == (4, 4)
     count, without = write_groups(path, mined(embedder, tmp_path), scores=True)
-    lines = [json.loads(line) for line in open(path)]
+    with open(path) as file:
+        lines = [json.loads(line) for line in file]
     assert (count, without) == (4, 0) and [len(line["negatives"]) for line in lines] == [3] * 4
     assert [len(line["scores"]) for line in lines] == [4] * 4
 
