@@ -51,6 +51,7 @@ DATA = {
     "TokenClassifier": (WORDS, TAGS),
     "IntentAndSlots": (WORDS, [("p", TAGS[0]), ("q", TAGS[1])]),
     "QuestionAnswerer": ([("a?", "b c"), ("b?", "a c")], ["c", {"text": ["a"], "answer_start": [0]}]),
+    "Reranker": ([("the good.", "a b c", "b"), ("b", "c the", "a")], [[1.0, 0.5], [0.0, 2.0]]),
     "MultipleChoice": ([("a", ["b", "c"]), {"context": "a", "question": "b", "choices": ["c", "a"]}], [0, 1]),
 }
 
@@ -114,6 +115,7 @@ class Api:
             "Tokenizer.vocab": VOCABULARY, "BytePairTokenizer.vocab": byte_pairs.vocab,
             "merges": byte_pairs.merges, "model": sentence_piece().model,
             "SentenceEncoder.fit.x": PAIRS, "SentenceEncoder.evaluate.x": PAIRS, "SentenceEncoder.fit.teacher": None,
+            "Reranker.rank.query": "a",
         }  # fmt: skip
 
     def _learned(self, name, encoder):

@@ -18,6 +18,7 @@ SLOW = {
     "MultiLabelClassifier",
     "MultipleChoice",
     "QuestionAnswerer",
+    "Reranker",
     "SentenceEncoder",
     "SentencePieceTokenizer",
     "TextClassifier",
@@ -40,6 +41,7 @@ def models(tmp_path_factory):
     directory.save(path, randomize(task.build(encoder)), encoder, task)
     return {
         "hf://google-bert/bert-base-uncased": path,
+        "hf://cross-encoder/ms-marco-MiniLM-L6-v2": path,
         "hf://sentence-transformers/all-MiniLM-L6-v2": str(minilm()),
     }
 

@@ -123,6 +123,20 @@ def texts_of(values: Values) -> list[str]:
     return texts
 
 
+def group_of(value: Any, location: str, least: int = 1) -> Json:
+    """An input of one or several texts as an object of JSON lines, as `datasets.groups` reads it."""
+    texts = list(value) if isinstance(value, tuple | list) else [value]
+    if len(texts) < least or not all(isinstance(text, str) for text in texts):
+        expected = "a text, or a tuple of texts" if least == 1 else "a tuple of a query and texts"
+        raise DataError(f"{location} is {shown(value)}; expected {expected}")
+    return {"texts": texts}
+
+
+def group_label(label: Any) -> Json:
+    """The field of JSON lines for the label of such an input: a number, a class, or a list of numbers."""
+    return {"scores" if isinstance(label, list | tuple) else "label": label}
+
+
 def is_missing(label: Any) -> bool:
     """Whether a label is None or, as pandas marks a missing value, NaN, NA or NaT."""
     if isinstance(label, float | np.datetime64 | np.timedelta64):  # the latter from NaT

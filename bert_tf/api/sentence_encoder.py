@@ -8,14 +8,14 @@ from typing import Any, Self
 import keras
 
 from bert_tf.api.base import Lines, Trainable, absolute, check_export, current_strategy
-from bert_tf.api.plain_values import Values, plain, texts_of
+from bert_tf.api.plain_values import Values, group_label, group_of, plain, texts_of
 from bert_tf.checkpoints import directory as model_directory
 from bert_tf.checkpoints import open_with_warnings
 from bert_tf.checkpoints.stored_model import Checkpoint, assign
 from bert_tf.config import EmbeddingsConfig, ExampleData, FeatureConfig, TrainConfig
 from bert_tf.config.train import BatchSize, InferenceDtype
-from bert_tf.config.values import checked_arguments, shown
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.config.values import checked_arguments
+from bert_tf.errors import ConfigError
 from bert_tf.files import temporary_directory, text_path
 from bert_tf.inference.embedder import Embedder, embedder_of
 from bert_tf.inference.extraction import vectors_of
@@ -219,13 +219,10 @@ class SentenceEncoder(Trainable):
         self._open(trained, {})
 
     def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
-        texts = list(value) if isinstance(value, tuple | list) else [value]
-        if not texts or not all(isinstance(text, str) for text in texts):
-            raise DataError(f"{location} is {shown(value)}; expected a text, or a tuple of texts")
-        return {"texts": texts}
+        return group_of(value, location)
 
     def _gold(self, label: Any, line: Json, location: str) -> Json:
-        return {"scores" if isinstance(label, list | tuple) else "label": label}
+        return group_label(label)
 
     def save(self, path: StrPath) -> None:
         """Writes the model with its settings to a directory, for `from_pretrained` and the programs of this package."""

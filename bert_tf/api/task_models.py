@@ -11,8 +11,19 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.api.base import FineTuned, Lines, Model, absolute
-from bert_tf.api.plain_values import Values, column_names, fields_of, integer, plain, texts_of
+from bert_tf.api.plain_values import (
+    Values,
+    column_names,
+    fields_of,
+    group_label,
+    group_of,
+    integer,
+    plain,
+    texts_of,
+)
 from bert_tf.checkpoints import open_with_warnings
+from bert_tf.checkpoints.adapt import as_reranker
+from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import ExampleData
 from bert_tf.config.train import BatchSize, InferenceDtype
 from bert_tf.config.values import checked_arguments, shown
@@ -27,6 +38,7 @@ from bert_tf.tasks.multiple_choice import MultipleChoice as MultipleChoiceTask
 from bert_tf.tasks.question_answering import QuestionAnswering
 from bert_tf.tasks.regression import Regression
 from bert_tf.tasks.replaced_tokens import DISCRIMINATOR
+from bert_tf.tasks.reranking import Reranking
 from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.tagging import Tagging
 from bert_tf.types import Json, StrPath, TfFunction
@@ -254,6 +266,52 @@ class QuestionAnswerer(FineTuned):
 
     def _format_of(self, lines: Lines) -> ExampleData:
         return ExampleData(format="squad2" if self._config.unanswerable else "squad")
+
+
+@checked_arguments
+class Reranker(FineTuned):
+    """Scores texts for a query, which it reads together; for the best ones that a `SentenceEncoder` has found.
+
+    An input is a tuple: a query, and one or several texts. In `fit` and `evaluate` the first text belongs to the query
+    and the others do not, unless there are labels: a number for a pair, or a list with a score for each text. `predict`
+    returns the `scores` of the texts. CrossEncoders of sentence-transformers are opened and written, too.
+
+    Examples:
+        >>> reranker = bert_tf.Reranker.from_pretrained("hf://cross-encoder/ms-marco-MiniLM-L6-v2")
+        >>> groups = [("Who wrote Faust?", "Goethe wrote Faust.", "Oslo lies in Norway.")]
+        >>> history = reranker.fit(groups, epochs=1)
+        >>> reranker.predict(groups)
+        [{'scores': [..., ...]}]
+        >>> reranker.rank("Where is Oslo?", ["Goethe wrote Faust.", "Oslo lies in Norway."])[0]
+        {'index': ..., 'text': ..., 'score': ...}
+    """
+
+    _kind = Reranking
+    _format = ExampleData(format="groups")
+    _inputs = "tuples of a query and texts,"
+    _needs_labels = False
+
+    def __init__(self, path: str, checkpoint: Checkpoint, dtype: InferenceDtype, settings: Json) -> None:
+        super().__init__(path, as_reranker(checkpoint), dtype, settings)
+
+    def rank(self, query: str, texts: Values, *, batch_size: BatchSize = 32) -> list[Json]:
+        """Sorts texts by their scores for a query.
+
+        Returns:
+            For each text, the best first, a dict of its index in `texts`, text and score.
+        """
+        listed = texts_of(texts)
+        if not listed:
+            return []
+        scores = self.predict([(query, *listed)], batch_size=batch_size)[0]["scores"]
+        order = sorted(range(len(listed)), key=lambda index: -scores[index])
+        return [{"index": index, "text": listed[index], "score": scores[index]} for index in order]
+
+    def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
+        return group_of(value, location, least=2)
+
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
+        return group_label(label)
 
 
 class MultipleChoice(FineTuned):

@@ -11,6 +11,8 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, as_dtype, first_rows
 from bert_tf.checkpoints.tokenizer_files.files import real_pieces
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.tasks.regression import Regression
+from bert_tf.tasks.reranking import Reranking
 from bert_tf.text import BaseTokenizer, Tokenizer
 from bert_tf.text.vocabulary import check_vocabulary
 from bert_tf.types import Array, Json
@@ -241,3 +243,13 @@ def _longer(tensor: Tensor, count: int, make: _MakeRows) -> Tensor:
         shape=(tensor.shape[0] + count, *tensor.shape[1:]),
         source=f"{tensor.source}, {count} rows added",
     )
+
+
+def as_reranker(checkpoint: Checkpoint) -> Checkpoint:
+    """A model that predicts a number for a pair, such as a CrossEncoder, as one that scores a query with a text."""
+    task = checkpoint.task
+    if not task or task["name"] != Regression.name or checkpoint.head != "classification":
+        return checkpoint
+    kept = {name: task["settings"][name] for name in ("max_length", "activation") if name in task["settings"]}
+    settings = {"activation": "linear", **kept, "labels": ["score"]}
+    return dataclasses.replace(checkpoint, task={"name": Reranking.name, "settings": settings})

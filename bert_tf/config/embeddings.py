@@ -24,6 +24,12 @@ OBJECTIVES: dict[str, tuple[str, ...]] = {
     "classes": ("batch_hard",),
     "vectors": ("same_vectors",),  # of a teacher
 }
+# The same for a reranker.
+SCORES: dict[str, tuple[str, ...]] = {
+    "triplets": ("bce", "softmax"),
+    "scored pairs": ("bce", "mse"),
+    "scored texts": ("mse", "margin_mse", "kl"),
+}
 
 VECTORS = "vectors/"  # the start of the paths of the variables below
 

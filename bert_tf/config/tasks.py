@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Self
 
-from bert_tf.config.embeddings import OBJECTIVES, EmbeddingConfig
+from bert_tf.config.embeddings import OBJECTIVES, SCORES, EmbeddingConfig
 from bert_tf.config.model import FeatureConfig
 from bert_tf.config.values import Rule, check_fields, setting
 from bert_tf.errors import ConfigError
@@ -353,3 +353,30 @@ class EmbeddingsConfig(TaskConfig, api="SentenceEncoder"):
                 "task.vectors"
             )
         return dataclasses.replace(self, max_length=length, query_prompt=query, passage_prompt=passage, vectors=own)
+
+
+@dataclasses.dataclass
+class RerankerConfig(TextConfig, api="Reranker"):
+    """Settings of a reranker, which scores a query with a text.
+
+    Attributes:
+        max_length: tokens of a query with a text, special tokens included.
+        long_texts: as for the other tasks; "window" is not allowed.
+        objective: what is learned; "" for the first that fits the examples. Of a query with a text that belongs to it
+            and others that do not: "bce", for each text whether it belongs to the query, or "softmax", which of the
+            texts does. Of pairs with numbers: "bce", as probabilities, or "mse". Of a teacher's scores: "mse",
+            "margin_mse", their differences, or "kl", the distribution over a query's texts.
+        temperature: of "kl".
+    """
+
+    max_length: int = setting(256, **_LENGTH)
+    objective: str = setting("", choices=("", *dict.fromkeys(name for names in SCORES.values() for name in names)))
+    temperature: float = setting(1.0, above=0, at_most=1000)
+
+    def check(self) -> Self:
+        super().check()
+        if self.long_texts == "window":
+            raise ConfigError(
+                "task.long_texts is 'window', but a text has one score; set it to head, tail or head_tail"
+            )
+        return self

@@ -13,6 +13,7 @@ from bert_tf.tasks.multiple_choice import MultipleChoice
 from bert_tf.tasks.question_answering import QuestionAnswering
 from bert_tf.tasks.regression import Regression
 from bert_tf.tasks.replaced_tokens import ReplacedTokenDetection
+from bert_tf.tasks.reranking import Reranking
 from bert_tf.tasks.tagging import Tagging
 from bert_tf.tasks.task import FineTuningTask, Task
 
@@ -28,6 +29,7 @@ _FINE_TUNED: tuple[type[FineTuningTask], ...] = (
     MultipleChoice,
     IntentAndSlots,
     Embeddings,
+    Reranking,
 )
 TASKS: dict[str, type[Task]] = {task.name: task for task in _PRETRAINED + _FINE_TUNED}
 

@@ -369,7 +369,7 @@ class Embeddings(FineTuningTask):
     def _learn(self, examples: list[TextGroup], labels: Labels | None) -> None:
         state, first = self.state, examples[0]
         state.texts = max(len(example.texts) for example in examples)
-        state.kind = kind = "vectors" if self.config.teacher else _kind_of(examples)
+        state.kind = kind = "vectors" if self.config.teacher else kind_of(examples)
         fitting = OBJECTIVES[kind]
         if self.config.objective and self.config.objective not in fitting:
             raise ConfigError(
@@ -401,7 +401,7 @@ class Embeddings(FineTuningTask):
                     raise DataError(f"{example.location}: a negative is equal to the text that belongs to the first")
 
 
-def _kind_of(examples: list[TextGroup]) -> str:
+def kind_of(examples: list[TextGroup]) -> str:
     """The kind of the examples, a key of `OBJECTIVES`; DataError if they differ, or are none."""
     kinds: dict[str, TextGroup] = {}
     for example in examples:

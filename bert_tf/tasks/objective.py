@@ -102,7 +102,12 @@ class JointObjective(Objective):
     A model computes each of the `pieces` of a part of a batch; `joined` puts their outputs together; and `joint_loss`
     gets the outputs and what is `known` of the whole batch. So a batch can be larger than what fits into memory
     (`training/whole_batch.py`). Evaluations have no loss, which would depend on the batches.
+
+    Attributes:
+        separable: whether the loss is a sum over the examples, so that parts of a batch need not know each other.
     """
+
+    separable: bool = False
 
     @abc.abstractmethod
     def pieces(self, features: Tensors) -> list[Tensors]:

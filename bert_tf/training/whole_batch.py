@@ -52,6 +52,8 @@ class WholeBatch:
         def loss_of(outputs: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
             return self._loss(outputs, batches, divisor, scale)
 
+        if self._objective.separable:
+            return self._added(batches, outputs_of, variables, divisor, scale)
         if len(batches) == 1:
             with tf.GradientTape() as tape:
                 loss, metrics = loss_of(outputs_of(0))
@@ -85,6 +87,35 @@ class WholeBatch:
             gradients = [total + one for total, one in zip(gradients, added, strict=True)] if number else added
         return gradients, metrics
 
+    def _added(
+        self,
+        batches: Sequence[Tensors],
+        outputs_of: Callable[[int], Tensors],
+        variables: list[tf.Variable],
+        divisor: tf.Tensor,
+        scale: tf.Tensor,
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """The same of a loss that is a sum over the examples: that of one micro-batch after the other."""
+        gradients: list[tf.Tensor] = []
+        metrics = 0.0
+        for number, features in enumerate(batches):
+            with tf.control_dependencies(gradients), tf.GradientTape() as tape:
+                sums = self._objective.joint_loss(outputs_of(number), self._objective.known(features))
+                loss, own = self._scaled(sums, divisor, scale)
+            added = [tf.convert_to_tensor(one) for one in tape.gradient(loss, variables, unconnected_gradients="zero")]
+            gradients = [total + one for total, one in zip(gradients, added, strict=True)] if number else added
+            metrics += own
+        return gradients, metrics
+
+    def _scaled(
+        self, sums: dict[str, tuple[tf.Tensor, tf.Tensor]], divisor: tf.Tensor, scale: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The scaled loss and the metrics, from what `joint_loss` returns."""
+        objective = self._objective
+        means = {name: sums[name][0] / tf.maximum(divisor, 1e-5) for name in objective.losses}
+        stacked = tf.stack([tf.stack(sums[name]) for name in (*objective.losses, *objective.metric_names)])
+        return scale * objective.total(means), stacked
+
     def _outputs(self, features: Tensors, seed: tf.Tensor, mode: Modes) -> Tensors:
         """The joined outputs of a micro-batch."""
         joined = []
@@ -106,10 +137,8 @@ class WholeBatch:
         if replicas > 1:
             outputs = {name: _gathered(value, context) for name, value in outputs.items()}
             known = {name: _all(value, context) for name, value in known.items()}
-        metrics = objective.joint_loss(outputs, known)
-        means = {name: metrics[name][0] / tf.maximum(divisor, 1e-5) for name in objective.losses}
-        stacked = tf.stack([tf.stack(metrics[name]) for name in (*objective.losses, *objective.metric_names)])
-        return scale * objective.total(means), stacked / replicas
+        loss, metrics = self._scaled(objective.joint_loss(outputs, known), divisor, scale)
+        return loss, metrics / replicas
 
 
 def _gathered(own: tf.Tensor, context: tf.distribute.ReplicaContext) -> tf.Tensor:

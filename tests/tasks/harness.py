@@ -65,6 +65,7 @@ SENTENCES = ["the a", "a b c d", LONG[:40], "goods", "b a", "x! é가"]
 QUESTIONS = [(question, context) for question, context in zip(["the b?", "a", LONG] * 2, TEXTS, strict=True)]
 UNASKED = [("a?", ""), ("a?", " "), ("", "a b")]
 CHOICES = [(context, TEXTS[row : row + 2 + row % 3]) for row, context in enumerate(reversed(TEXTS[1:]))]
+GROUPS = [*((context, *choices) for context, choices in CHOICES), (LONG, "what?", "a", LONG)]
 CHOICES.append((LONG, "what?", ["a", LONG]))
 
 
@@ -197,10 +198,22 @@ def _check_choice(value, prediction):
     assert math.isclose(sum(shares), any(choices), rel_tol=1e-5) and prediction["choice"] == int(np.argmax(shares))
 
 
+def _ranks(y, predictions):
+    """Of the text with the highest number, among those of its query."""
+    pairs = [(np.argmax(gold), np.array(one["scores"])) for gold, one in zip(y, predictions, strict=True)]
+    ranks = np.array([1 + np.sum(scores > scores[right]) for right, scores in pairs])
+    return {"mrr@10": np.mean(1 / ranks), "recall@1": np.mean(ranks == 1)}
+
+
+def _check_scores(group, prediction):
+    assert list(prediction) == ["scores"] and len(prediction["scores"]) == len(group) - 1
+
+
 SCRIPTS = "  Ünï (code) 가나 😀, 北京! e\u0301 नमस्ते\u200b"
 TAGS = [("O", "B-X", "I-X", "B-Y")[row % 4] for row in range(100)]
 WORD_TAGS = [TAGS[row : row + len(words)] for row, words in enumerate(WORDS)]
 CLASSES = ["x", "y", "x", "x", "y", "z"]
+SCORES = [[float((place * 7 + row) % 5) for place in range(len(group) - 1)] for row, group in enumerate(GROUPS)]
 NUMBERS = [0.5, 1, np.float32(2), 3, 4.5, 2.5]
 WINDOWS = {"stride": 8, "max_question_length": 8, "n_best": 3}
 ROWS = {
@@ -232,6 +245,10 @@ ROWS = {
     "questions without answer": Row(
         bert_tf.QuestionAnswerer, WINDOWS | {"unanswerable": True},
         *(QUESTIONS, ["good", None, "good c", None, "b", None], UNASKED, _answers, _check_answer),
+    ),
+    "reranking": Row(
+        bert_tf.Reranker, {"objective": "mse"},
+        *(GROUPS, SCORES, [("", "a"), ("a", ""), ("", "")], _ranks, _check_scores),
     ),
     "multiple choice": Row(
         bert_tf.MultipleChoice, {}, CHOICES, [1, 0, 3, 1, 0, 0],

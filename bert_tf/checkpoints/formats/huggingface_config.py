@@ -37,8 +37,8 @@ _BEYOND = {
     "new": "the config.json of Transformers' own class (gte)",  # GTE with code of its own
     "xlnet": "relative positions",
 }
-# problem_type -> task, of those that share a head.
-_TASKS = {task.problem_type: name for name, task in TASKS.items() if task.problem_type}
+# problem_type -> task, the first of those that share a head.
+_TASKS = {task.problem_type: name for name, task in reversed(TASKS.items()) if task.problem_type}
 # With which sentence-transformers' CrossEncoder makes scores of the logits: a key in an object, and before version 4.
 _OF_SCORES = ("sentence_transformers", "activation_fn", "sbert_ce_default_activation_function")
 # problem_type -> activations that do not change what it says about the labels.

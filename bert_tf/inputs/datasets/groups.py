@@ -87,7 +87,7 @@ def _label(record: Any, others: int, location: str) -> str | float | tuple[float
     if not name:
         return None
     value = checked(record[name], _NUMBERS, location, name)
-    if not isinstance(value, list):
+    if not isinstance(value, list | tuple):
         return whole(value)
     if len(value) != others:
         raise DataError(f"{location}: {len(value)} {name} for {others} texts after the first; expected one for each")

@@ -9,9 +9,19 @@ _NEVER = -1e9
 
 
 def loss(groups: Groups, config: EmbeddingsConfig) -> tf.Tensor:
-    """Mean over rows, times temperature ** 2, which keeps the size of its gradient (Hinton et al., 2015)."""
-    absent = _NEVER * tf.cast(~groups.present[:, 1:], tf.float32)
-    ours, theirs = (values / config.temperature + absent for values in (groups.products(), groups.labels))
+    """See `divergence`."""
+    return divergence(groups.products(), groups.labels, groups.present[:, 1:], config.temperature)
+
+
+def divergence(ours: tf.Tensor, theirs: tf.Tensor, present: tf.Tensor, temperature: float) -> tf.Tensor:
+    """Mean over rows, times temperature ** 2, which keeps the size of its gradient (Hinton et al., 2015).
+
+    Args:
+        ours, theirs: float32 [rows, n], scores.
+        present: bool [rows, n].
+    """
+    absent = _NEVER * tf.cast(~present, tf.float32)
+    ours, theirs = (values / temperature + absent for values in (ours, theirs))
     shares = tf.nn.softmax(theirs)
-    divergence = tf.reduce_sum(shares * (tf.nn.log_softmax(theirs) - tf.nn.log_softmax(ours)), 1)
-    return config.temperature**2 * tf.reduce_mean(divergence)
+    of_rows = tf.reduce_sum(shares * (tf.nn.log_softmax(theirs) - tf.nn.log_softmax(ours)), 1)
+    return temperature**2 * tf.reduce_mean(of_rows)

@@ -8,6 +8,10 @@ from bert_tf.tasks.contrastive.groups import Groups, mean_where
 
 def loss(groups: Groups, _: EmbeddingsConfig) -> tf.Tensor:
     """Mean squared difference of the margins between the second text and each further one."""
-    products, scores = groups.products(), groups.labels
-    margins, expected = (values[:, :1] - values[:, 1:] for values in (products, scores))
-    return mean_where(tf.square(margins - expected), groups.present[:, 2:])
+    return mean_where(squared(groups.products(), groups.labels), groups.present[:, 2:])
+
+
+def squared(ours: tf.Tensor, theirs: tf.Tensor) -> tf.Tensor:
+    """float32 [rows, texts - 1]: squared differences of the margins of the first score of each row and the others."""
+    margins, expected = (values[:, :1] - values[:, 1:] for values in (ours, theirs))
+    return tf.square(margins - expected)

@@ -1,0 +1,317 @@
+"""Rerankers: a score for a query with a text, both read together (Nogueira and Cho, 2019, arXiv:1901.04085).
+
+As sentence-transformers' CrossEncoder: a classifier with one output, and an activation for it.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.config import RerankerConfig
+from bert_tf.config.embeddings import SCORES
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.batching import Rows
+from bert_tf.inputs.datasets.examples import Labels, Scale, TextGroup
+from bert_tf.metrics.accuracy_and_f1 import correlations
+from bert_tf.metrics.retrieval import by_query, means
+from bert_tf.metrics.statistics import bootstrap_intervals
+from bert_tf.model.activations import activation
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.head_table import build
+from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample
+from bert_tf.tasks.codec import Codec
+from bert_tf.tasks.contrastive import margin_mse
+from bert_tf.tasks.contrastive.groups import mean_where
+from bert_tf.tasks.contrastive.kl import divergence
+from bert_tf.tasks.embeddings import kind_of
+from bert_tf.tasks.objective import JointObjective
+from bert_tf.tasks.regression import ACTIVATIONS, number
+from bert_tf.tasks.task import FineTuningTask, State
+from bert_tf.text.packing import dense_features, length_steps, truncate
+from bert_tf.types import Array, Json, Metrics, Tensors
+
+_LENGTH_MULTIPLE = 4
+_NEVER = -1e9  # the score of an absent text
+_FEATURES = ("input_word_ids", "input_mask", "input_type_ids")
+
+
+@dataclasses.dataclass
+class RerankerState(State):
+    """What is known of the examples, and of the model.
+
+    Attributes:
+        labels: one name, that of the score.
+        activation: applied to the output of the head to get the score, one of `regression.ACTIVATIONS`.
+        kind: a key of `SCORES`.
+        texts: number of texts, the query included, that an example has at most.
+        scale: lowest and highest number, of scored pairs.
+    """
+
+    labels: Sequence[str] = ("score",)
+    activation: str = "sigmoid"
+    kind: str = ""
+    texts: int = 0
+    scale: tuple[float, float] = (0.0, 1.0)
+
+
+class RerankerCodec(Codec):
+    """From queries and texts to scores; each query with a text is a row of its own."""
+
+    config: RerankerConfig
+    state: RerankerState
+
+    @property
+    def windows(self) -> bool:
+        return True
+
+    def inputs(self) -> tuple[tf.TensorSpec, ...]:
+        return tf.TensorSpec([None], tf.string, name="queries"), tf.TensorSpec([None, None], tf.string, name="texts")
+
+    def to_tensors(self, examples: list[TextGroup], *, labelled: bool) -> Tensors:
+        for example in examples:
+            count = len(example.texts)
+            if count < 2:
+                raise DataError(f"{example.location}: a single text; expected a query and texts to score")
+            if labelled and self.state.texts and count > self.state.texts:
+                raise DataError(
+                    f"{example.location}: {count} texts; expected at most {self.state.texts}, as in the training "
+                    "examples"
+                )
+        flat = tf.constant([text for example in examples for text in example.texts[1:]])
+        columns: Tensors = {
+            "queries": tf.constant([example.texts[0] for example in examples]),
+            "texts": tf.RaggedTensor.from_row_lengths(flat, [len(example.texts) - 1 for example in examples]),
+        }
+        if labelled:
+            columns["labels"] = columns["texts"].with_values(
+                tf.constant([label for example in examples for label in self.targets(example)], tf.float32)
+            )
+        return columns
+
+    def targets(self, example: TextGroup) -> list[float]:
+        """What each text's score should be."""
+        if self.state.kind == "scored pairs":
+            low, high = self.state.scale
+            return [(number(example) - low) / (high - low)]
+        if isinstance(example.label, tuple):
+            return list(example.label)
+        return [1.0] + [0.0] * (len(example.texts) - 2)
+
+    def unlabelled(self, examples: list[TextGroup]) -> list[TextGroup]:
+        return examples
+
+    def preprocess(self, columns: Tensors) -> Tensors:
+        """Rows of a query with a text."""
+        texts = _ragged(columns["texts"])
+        ids, types = self._packed(columns["queries"], texts)
+        return {"input_word_ids": ids, "input_type_ids": types, "row": texts.value_rowids()}
+
+    def _packed(self, queries: tf.Tensor, texts: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Token ids and types [pairs, None] of all queries with each of their texts."""
+        first = tf.gather(self.tokenizer.tokenize(queries), texts.value_rowids())
+        budget = self.config.max_length - self.tokenizer.specials(pairs=True)
+        second = self.tokenizer.tokenize(texts.values)
+        first, second, _ = truncate(first, second, budget=budget, keep=self.config.long_texts)
+        return self.tokenizer.pack(first, second)
+
+    @functools.cached_property
+    def training_rows(self) -> Rows:
+        """Batches of queries with all of their texts."""
+        return Rows(self._groups, self._padded_groups, windows=False)
+
+    def _groups(self, columns: Tensors) -> Tensors:
+        texts = columns["texts"]
+        ids, types = (texts.with_values(value) for value in self._packed(columns["queries"], texts))
+        rows = tf.range(texts.nrows(tf.int64))
+        return {"input_word_ids": ids, "input_type_ids": types, "labels": columns["labels"], "row": rows}
+
+    def _padded_groups(self, features: Tensors, *, few_lengths: bool = False) -> Tensors:
+        """Dense features [rows, texts - 1, ...]; an absent text is all padding."""
+        most, places = self.config.max_length, self.state.texts - 1
+        dense = dense_features(
+            features["input_word_ids"], features["input_type_ids"], length_multiple=_LENGTH_MULTIPLE,
+            lengths=length_steps(most) if few_lengths else (), max_length=most,
+        )  # fmt: skip
+        absent = [[0, 0], [0, places - tf.shape(dense["input_mask"])[1]], [0, 0]]
+        made = {name: tf.ensure_shape(tf.pad(value, absent), [None, places, None]) for name, value in dense.items()}
+        labels = features["labels"].to_tensor(shape=[None, places])
+        return made | {"labels": labels, "row": features["row"], "window": features["window"]}
+
+    def postprocess(self, features: Tensors, outputs: Tensors) -> Tensors:
+        return {"scores": activation(self.state.activation)(outputs["logits"][:, 0])}
+
+    def aggregate_windows(self, columns: Tensors, rows: tf.Tensor, decoded: Tensors) -> Tensors:
+        return {"scores": _ragged(columns["texts"]).with_values(decoded["scores"])}
+
+    def answer_tokens(self, features: Tensors, outputs: Tensors) -> Tensors:
+        return self.postprocess(features, outputs)
+
+    def _predictions(self, examples: list[TextGroup], answers: dict[str, Array]) -> list[Json]:
+        return [
+            # A server's are padded.
+            {"id": example.id, "scores": np.asarray(scores)[: len(example.texts) - 1].tolist()}
+            for example, scores in zip(examples, answers["scores"], strict=True)
+        ]
+
+
+def _ragged(texts: tf.Tensor | tf.RaggedTensor) -> tf.RaggedTensor:
+    """String [examples, None]; of a client's [batch, n], texts of "" count like others, and get a score."""
+    return texts if isinstance(texts, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(texts)
+
+
+class RerankerObjective(JointObjective):
+    """The loss of `RerankerConfig.objective`, of the scores of a query's texts."""
+
+    separable = True
+
+    def __init__(self, config: RerankerConfig, state: RerankerState) -> None:
+        self._config, self._state = config, state
+
+    def build(self, encoder: BertEncoder) -> keras.Model:
+        return build(encoder, "classification", 1)
+
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
+        present = tf.cast(_present(features), tf.float32)
+        by_text = self._config.objective in ("bce", "mse")
+        return {"loss": tf.reduce_sum(present) if by_text else tf.cast(tf.shape(present)[0], tf.float32)}
+
+    def pieces(self, features: Tensors) -> list[Tensors]:
+        return [{name: tf.reshape(features[name], [-1, tf.shape(features[name])[2]]) for name in _FEATURES}]
+
+    def joined(self, outputs: list[Tensors], features: Tensors) -> Tensors:
+        (one,) = outputs
+        return {"scores": tf.reshape(tf.cast(one["logits"], tf.float32), [-1, self._state.texts - 1])}
+
+    def known(self, features: Tensors) -> Tensors:
+        return {"labels": features["labels"], "present": _present(features)}
+
+    def joint_loss(self, outputs: Tensors, known: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        scores, labels, present = outputs["scores"], known["labels"], known["present"]
+        rows = tf.cast(tf.shape(scores)[0], tf.float32)
+        texts = tf.reduce_sum(tf.cast(present, tf.float32))
+        objective = self._config.objective
+        if objective == "bce":
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, scores)
+            return {"loss": (tf.reduce_sum(tf.where(present, losses, 0.0)), texts)}
+        if objective == "mse":
+            squared = tf.square(activation(self._state.activation)(scores) - labels)
+            return {"loss": (tf.reduce_sum(tf.where(present, squared, 0.0)), texts)}
+        if objective == "softmax":
+            masked = tf.where(present, scores, _NEVER)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.zeros_like(labels[:, 0], tf.int32), masked)
+            return {"loss": (tf.reduce_sum(losses), rows)}
+        if objective == "kl":
+            mean = divergence(scores, labels, present, self._config.temperature)
+        else:
+            mean = mean_where(margin_mse.squared(scores, labels), present[:, 1:])
+        return {"loss": (mean * rows, rows)}
+
+
+def _present(features: Tensors) -> tf.Tensor:
+    """bool [rows, texts - 1]: whether there is a text."""
+    return features["input_mask"][:, :, 0] > 0
+
+
+class RerankerBenchmark(Benchmark[RerankerCodec]):
+    """How well the scores rank the texts of each query; of pairs with numbers, their correlations."""
+
+    def __init__(self, codec: RerankerCodec, metrics: str) -> None:
+        super().__init__(codec, metrics)
+        self.monitor = "spearman" if codec.state.kind == "scored pairs" else "mrr@10"
+
+    def official_metrics(self, examples: list[TextGroup], predictions: list[Json]) -> Metrics:
+        return self._metrics(self._columns(examples, predictions))
+
+    def _metrics(self, columns: dict[str, Array]) -> Metrics:
+        return correlations(columns["gold"], columns["scores"]) if "gold" in columns else means(columns)
+
+    def _columns(self, examples: list[TextGroup], predictions: list[Json]) -> dict[str, Array]:
+        scores = [np.asarray(one["scores"]) for one in predictions]
+        if self.codec.state.kind == "scored pairs":
+            gold = np.array([self.codec.targets(example)[0] for example in examples])
+            return {"gold": gold, "scores": np.concatenate(scores)}
+        # Of equal scores the last one counts as the best, so that a constant finds nothing.
+        found = [(len(own) - 1 - np.argsort(-own[::-1], kind="stable")).tolist() for own in scores]
+        return by_query(found, [self._judged(example) for example in examples], depths=(1, 10))
+
+    def _judged(self, example: TextGroup) -> dict[int, float]:
+        """The relevance of each text by its number: of scored ones, that with the highest score is relevant."""
+        targets = self.codec.targets(example)
+        return {int(np.argmax(targets)): 1.0}
+
+    def baseline(self, examples: list[TextGroup]) -> Metrics:
+        """Of random scores."""
+        generator = np.random.default_rng(0)
+        random = [{"scores": generator.uniform(size=len(example.texts) - 1)} for example in examples]
+        return self.official_metrics(examples, random)
+
+    def error_analysis(self, examples: list[TextGroup], predictions: list[Json]) -> ErrorAnalysis:
+        columns = self._columns(examples, predictions)
+        names = list(columns)
+        intervals = bootstrap_intervals(
+            lambda *values: self._metrics(dict(zip(names, values, strict=True))), *columns.values()
+        )
+        if "mrr@10" not in columns:
+            return ErrorAnalysis(intervals=intervals)
+        errors = []
+        for row in np.argsort(columns["mrr@10"], kind="stable")[:LISTED]:
+            (right,), found = self._judged(examples[row]), int(np.argmax(predictions[row]["scores"]))
+            if found != right:
+                query, *texts = examples[row].texts
+                errors.append(ErrorExample((query,), texts[right], texts[found], examples[row].location))
+        return ErrorAnalysis(intervals=intervals, errors=errors)
+
+
+class Reranking(FineTuningTask):
+    """Scores of queries with texts."""
+
+    name = "reranking"
+    problem_type = "regression"
+    Config = RerankerConfig
+    State = RerankerState
+    example = TextGroup
+    codec: RerankerCodec
+
+    def _parts(self, metrics: str) -> tuple[RerankerCodec, RerankerObjective, RerankerBenchmark]:
+        codec = RerankerCodec(self.tokenizer, self.config, self.state)
+        return codec, RerankerObjective(self.config, self.state), RerankerBenchmark(codec, metrics)
+
+    @classmethod
+    def head(cls, settings: Json) -> str:
+        return "classification"
+
+    def _learn(self, examples: list[TextGroup], labels: Labels | None) -> None:
+        state, first = self.state, examples[0]
+        state.texts = max(len(example.texts) for example in examples)
+        state.kind = kind = kind_of(examples)
+        if kind not in SCORES:
+            raise DataError(
+                f"{first.location}: {kind}; a reranker also learns from texts that do not belong to the query: mine "
+                "them (python -m bert_tf.mine), or give numbers"
+            )
+        fitting = SCORES[kind]
+        if self.config.objective and self.config.objective not in fitting:
+            raise ConfigError(
+                f"task.objective is {self.config.objective!r}, and the examples are {kind}, such as {first.location}; "
+                f"expected {' or '.join(fitting)}"
+            )
+        self.config = dataclasses.replace(self.config, objective=self.config.objective or fitting[0])
+        if kind == "scored pairs":
+            numbers = [number(example) for example in examples]
+            state.scale = (labels.low, labels.high) if isinstance(labels, Scale) else (min(numbers), max(numbers))
+            if min(numbers) == max(numbers):
+                raise DataError(
+                    f"{first.location}: the number is {numbers[0]:g}, as in all other examples; expected different ones"
+                )
+        state.activation = "sigmoid" if self.config.objective in ("bce", "softmax") else "linear"
+
+    @classmethod
+    def arguments(cls, settings: Json) -> Json:
+        made = super().arguments(settings)
+        if made.get("activation", "linear") not in ACTIVATIONS:
+            raise DataError(f"activation is {made['activation']!r}; expected one of {', '.join(ACTIVATIONS)}")
+        return made

@@ -1,0 +1,103 @@
+"""Rerankers: losses against formulas, files of CrossEncoders, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import expit, log_softmax, softmax
+
+import bert_tf
+from bert_tf.checkpoints.conversion import convert
+from bert_tf.config import ExampleData, RerankerConfig
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.datasets.examples import TextGroup
+from bert_tf.tasks.reranking import Reranking
+from bert_tf.text import Tokenizer
+from tests.errors import raises
+from tests.tasks.harness import fitted
+from tests.zoo import LENGTH, VOCABULARY, pretrained
+
+GROUPS = [("a b", "c d", "b"), ("the good", "a b c", "d d", "a"), ("c", "d a", "b")]
+RANDOM = np.random.default_rng(0)
+LOGITS, SCORES = RANDOM.normal(size=[3, 3]), RANDOM.normal(size=[3, 3])
+PRESENT = np.array([[1, 1, 0], [1, 1, 1], [1, 1, 0]], bool)
+
+
+def loss(objective, labels, activation="linear", **settings):
+    examples = [TextGroup(str(row), group, None, f"x[{row}]") for row, group in enumerate(GROUPS)]
+    task = Reranking.learn(Tokenizer(VOCABULARY), RerankerConfig(max_length=LENGTH), ExampleData(), examples, None)
+    task = task.replaced(config=RerankerConfig(objective=objective, **settings), activation=activation)
+    known = {"labels": tf.constant(labels, tf.float32), "present": tf.constant(PRESENT)}
+    total, weight = task.objective.joint_loss({"scores": tf.constant(LOGITS, tf.float32)}, known)["loss"]
+    return float(total / weight)
+
+
+def test_losses_equal_their_formulas_without_absent_texts():
+    first = np.zeros([3, 3])
+    first[:, 0] = 1.0
+    bce = -np.log(expit(np.where(first > 0, LOGITS, -LOGITS)))[PRESENT].mean()
+    assert loss("bce", first) == pytest.approx(bce, rel=1e-5)
+    assert loss("mse", SCORES) == pytest.approx(np.square(LOGITS - SCORES)[PRESENT].mean(), rel=1e-5)
+    squared = np.square(expit(LOGITS) - SCORES)[PRESENT].mean()
+    assert loss("mse", SCORES, activation="sigmoid") == pytest.approx(squared, rel=1e-5)
+    masked, theirs = (np.where(PRESENT, values, -np.inf) for values in (LOGITS, SCORES))
+    assert loss("softmax", first) == pytest.approx(-log_softmax(masked, 1)[:, 0].mean(), rel=1e-5)
+    rows = zip(LOGITS, SCORES, PRESENT, strict=True)
+    margins = [np.square(x[0] - x[1:] - (y[0] - y[1:]))[own[1:]] for x, y, own in rows]
+    assert loss("margin_mse", SCORES) == pytest.approx(np.concatenate(margins).mean(), rel=1e-5)
+    shares = softmax(theirs / 2, 1)
+    logs = [np.where(PRESENT, log_softmax(values / 2, 1), 0) for values in (theirs, masked)]
+    divergence = 4 * np.sum(shares * (logs[0] - logs[1]), 1).mean()
+    assert loss("kl", SCORES, temperature=2.0) == pytest.approx(divergence, rel=1e-4)
+
+
+def test_a_cross_encoder_is_written_and_read_with_its_activation(tmp_path):
+    model = bert_tf.Reranker.from_pretrained(pretrained(), max_length=LENGTH)
+    model.fit(GROUPS, epochs=1, batch_size=2, learning_rate=1e-3, verbose=False)  # bce: the sigmoid is taken
+    model.save(tmp_path / "ours")
+    convert(str(tmp_path / "ours"), "huggingface", str(tmp_path / "theirs"))
+    again = bert_tf.Reranker.from_pretrained(tmp_path / "theirs", max_length=LENGTH)
+    assert again.predict(GROUPS) == model.predict(GROUPS)
+    # Without what bert_tf keeps in config.json, as a CrossEncoder is published.
+    values = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    values.pop("bert_tf", None)
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(values))
+    published = bert_tf.Reranker.from_pretrained(tmp_path / "theirs", max_length=LENGTH)
+    number = bert_tf.TextRegressor.from_pretrained(tmp_path / "theirs", max_length=LENGTH)
+    pairs = [group[:2] for group in GROUPS]
+    scores = [one["scores"][0] for one in published.predict(pairs)]
+    np.testing.assert_allclose(scores, [one["value"] for one in number.predict(pairs)], rtol=1e-5)
+    np.testing.assert_allclose(scores, [one["scores"][0] for one in model.predict(pairs)], rtol=1e-5)
+
+
+def test_texts_are_sorted_by_their_scores():
+    model = fitted("reranking").model
+    texts = ["a b", "c d", "the good", "d"]
+    ranked = model.rank("the good", texts)
+    scores = model.predict([("the good", *texts)])[0]["scores"]
+    assert [one["score"] for one in ranked] == sorted(scores, reverse=True)
+    assert all(one["text"] == texts[one["index"]] and one["score"] == scores[one["index"]] for one in ranked)
+    assert model.rank("a", []) == []
+
+
+def test_scores_do_not_depend_on_the_other_texts():
+    model = fitted("reranking").model
+    together = model.predict([("the good", "a b", "c d the good", "d")])[0]["scores"]
+    alone = [model.predict([("the good", text)])[0]["scores"][0] for text in ("a b", "c d the good", "d")]
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_reranker_cannot_learn_from_is_one_line():
+    model = bert_tf.Reranker.from_pretrained(pretrained(), max_length=LENGTH)
+    pairs = [group[:2] for group in GROUPS]
+    with raises(DataError, "x[0]", "pairs", "bert_tf.mine"):
+        model.fit(pairs, verbose=False)
+    with raises(DataError, "x[0]", "'u'", "number"):
+        model.fit(pairs, ["u"] * 3, verbose=False)
+    with raises(DataError, "x[0]", "'a'", "query and texts"):
+        model.fit(["a"], verbose=False)
+    with raises(ConfigError, "task.objective", "'kl'", "triplets", "bce or softmax"):
+        bert_tf.Reranker.from_pretrained(pretrained(), max_length=LENGTH, objective="kl").fit(GROUPS, verbose=False)
+    with raises(ConfigError, "task.long_texts", "window"):
+        RerankerConfig(long_texts="window").check()
