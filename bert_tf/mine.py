@@ -3,6 +3,7 @@
 A killed run continues with the vectors that it has computed.
 """
 
+import functools
 import itertools
 import shutil
 
@@ -15,7 +16,8 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import check_output, replacing
 from bert_tf.inference.embedder import open_embedder
 from bert_tf.inference.extraction import read_texts
-from bert_tf.inference.mining import Limits, mine, write_groups
+from bert_tf.inference.mining import Limits, filtered, mine, write_groups
+from bert_tf.inference.reranking import open_reranker, score
 from bert_tf.inputs.datasets.examples import ReadReport, TextGroup
 from bert_tf.inputs.datasets.groups import read_texts_by_id
 from bert_tf.inputs.datasets.sources import Source
@@ -38,6 +40,11 @@ _NEGATIVES = flags.DEFINE_integer("negatives", 5, "Negatives for each pair.", lo
 _MARGIN = flags.DEFINE_float("margin", None, "A negative's cosine is at least so much below that of the right text.")
 _MAX_SCORE = flags.DEFINE_float("max_score", None, "Highest cosine of a negative.")
 _DRAW = flags.DEFINE_bool("draw", False, "Draws negatives from the ranks instead of taking the first ones.")
+_RERANKER = flags.DEFINE_string(
+    "reranker",
+    None,
+    "Reranker or CrossEncoder whose scores take the place of cosines in --margin, --max_score and --scores.",
+)
 _SEED = flags.DEFINE_integer("seed", 0, "Of the draw.", lower_bound=0, upper_bound=2**32 - 1)
 _SCORES = flags.DEFINE_bool("scores", False, "Writes the cosines, too, to learn from.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Texts per batch.", lower_bound=1, upper_bound=10_000_000)
@@ -65,9 +72,13 @@ def main(_: list[str]) -> None:
     corpus = list(dict.fromkeys(itertools.chain(given, _further(_CORPUS.value))))
     folder = f"{output}.vectors"
     with replacing(output) as temporary:
-        count, without = write_groups(
-            temporary, mine(embedder, pairs, corpus, folder, limits, _BATCH_SIZE.value), scores=_SCORES.value
+        # A reranker leaves out some: it chooses from all ranks.
+        found = mine(
+            embedder, pairs, corpus, folder, limits.of_ranks() if _RERANKER.value else limits, _BATCH_SIZE.value
         )
+        if _RERANKER.value:
+            found = filtered(found, limits, functools.partial(score, *open_reranker(_RERANKER.value)))
+        count, without = write_groups(temporary, found, scores=_SCORES.value)
     shutil.rmtree(folder)
     none = f", {without:,} without any negative" if without else ""
     print(f"{output}: {count:,} pairs with negatives from {len(corpus):,} texts{none}")

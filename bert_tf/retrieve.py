@@ -4,6 +4,7 @@ DIR has corpus.jsonl, queries.jsonl and qrels/ as BEIR's data sets have; or it h
 paragraphs (--data.format=squad), whose second texts are the collection.
 """
 
+import functools
 import os
 
 import numpy as np
@@ -14,7 +15,18 @@ from bert_tf.checkpoints.directory import files_of
 from bert_tf.config import ExampleData
 from bert_tf.files import check_output, replacing, write_json, write_text
 from bert_tf.inference.embedder import open_embedder
-from bert_tf.inference.retrieval import DEPTH, Collection, Ranking, open_collection, search, texts_with, write_run
+from bert_tf.inference.reranking import open_reranker
+from bert_tf.inference.reranking import score as scores_of
+from bert_tf.inference.retrieval import (
+    DEPTH,
+    Collection,
+    Ranking,
+    open_collection,
+    reranked,
+    search,
+    texts_with,
+    write_run,
+)
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.metrics.retrieval import means
 from bert_tf.metrics.statistics import bootstrap_intervals
@@ -30,6 +42,10 @@ _INIT = flags.DEFINE_string(
 )
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "The collection: a folder, or a file of pairs.", required=True)
 _SPLIT = flags.DEFINE_string("split", "test", "Split of the judgements or of the pairs.")
+_RERANKER = flags.DEFINE_string("reranker", None, "Reranker or CrossEncoder that sorts what each query finds first.")
+_RERANKED = flags.DEFINE_integer(
+    "reranked", 20, "With --reranker: texts of each query.", lower_bound=1, upper_bound=DEPTH
+)
 _OUTPUT = flags.DEFINE_string("output", None, "Directory for results.json, report.html and run.trec.", required=True)
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Texts per batch.", lower_bound=1, upper_bound=10_000_000)
 _DTYPE = dtype_flag()
@@ -45,11 +61,15 @@ def main(_: list[str]) -> None:
     collection = open_collection(_DATA_DIR.value, _DATA(ExampleData(format="groups")), _SPLIT.value, report)
     print_report(collection.where, report)
     ranking = search(embedder, collection, _BATCH_SIZE.value, DEPTH)
+    if _RERANKER.value:
+        score = functools.partial(scores_of, *open_reranker(_RERANKER.value))
+        ranking = reranked(ranking, collection, _RERANKED.value, score)
     columns = ranking.metrics(collection.judgements)
     metrics, analysis = means(columns), _analysis(collection, ranking, columns)
     results = {
         "program": "retrieve",
         "init": _INIT.value,
+        "reranker": _RERANKER.value,
         "data": collection.where,
         "dtype": dtype,
         "queries": len(collection.queries),

@@ -1,8 +1,9 @@
 """Hard negatives: texts that a model finds for a query, and that do not belong to it."""
 
+import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +49,27 @@ class Limits(NamedTuple):
         if self.negatives > self.last - self.first + 1:
             raise ConfigError(f"{self.negatives} negatives from the ranks {self.first} to {self.last}; expected fewer")
         return self
+
+    def of_ranks(self) -> "Limits":
+        """Only the ranks, all of whose texts are negatives."""
+        return Limits(self.first, self.last, self.last - self.first + 1)
+
+    def chooser(self) -> Callable[[float, list[tuple[str, float]]], list[tuple[str, float]]]:
+        """A function from the score of a right text, and candidates with theirs, to the chosen ones."""
+        generator = np.random.default_rng(self.seed)
+
+        def choose(right: float, candidates: list[tuple[str, float]]) -> list[tuple[str, float]]:
+            fitting = [
+                (text, value)
+                for text, value in candidates
+                if (self.margin is None or value <= right - self.margin) and (self.most is None or value <= self.most)
+            ]
+            if self.draw and len(fitting) > self.negatives:
+                chosen = np.sort(generator.choice(len(fitting), self.negatives, replace=False))
+                fitting = [fitting[at] for at in chosen]
+            return fitting[: self.negatives]
+
+        return choose
 
 
 class Mined(NamedTuple):
@@ -97,23 +119,32 @@ def mine(
     asked = unit_vectors(vectors_of(prompted(embedder, query_prompt(embedder)), queries, batch_size))
     most = limits.last + max(map(len, own.values()))
     indices, products = nearest(asked, _blocks(vectors), min(most, len(corpus)))
-    generator = np.random.default_rng(limits.seed)
+    choose = limits.chooser()
     for query, positive in pairs:
         row = rows[query]
         score = float(asked[row] @ vectors[numbers[positive]])
-        others = [(int(one), float(value)) for one, value in zip(indices[row], products[row], strict=True)
+        others = [(corpus[int(one)], float(value)) for one, value in zip(indices[row], products[row], strict=True)
                   if int(one) not in own[query]]  # fmt: skip
-        ranked = others[limits.first - 1 : limits.last]
-        fitting = [(one, value) for one, value in ranked if _fits(value, score, limits)]
-        if limits.draw and len(fitting) > limits.negatives:
-            chosen = np.sort(generator.choice(len(fitting), limits.negatives, replace=False))
-            fitting = [fitting[at] for at in chosen]
-        fitting = fitting[: limits.negatives]
-        yield Mined(query, positive, [corpus[one] for one, _ in fitting], [score, *(value for _, value in fitting)])
+        chosen = choose(score, others[limits.first - 1 : limits.last])
+        yield Mined(query, positive, [text for text, _ in chosen], [score, *(value for _, value in chosen)])
 
 
-def _fits(value: float, score: float, limits: Limits) -> bool:
-    return (limits.margin is None or value <= score - limits.margin) and (limits.most is None or value <= limits.most)
+def filtered(
+    mined: Iterable[Mined], limits: Limits, score: Callable[[Iterator[tuple[str, list[str]]]], Iterator[list[float]]]
+) -> Iterator[Mined]:
+    """Chooses from negatives by other scores, such as those of a reranker.
+
+    Args:
+        mined: pairs with more negatives than are wanted.
+        limits: of the scores, and of the number of negatives.
+        score: of a pair's texts.
+    """
+    for_scores, for_pairs = itertools.tee(mined)
+    scores = score((one.query, [one.positive, *one.negatives]) for one in for_scores)
+    choose = limits.chooser()
+    for one, (own, *others) in zip(for_pairs, scores, strict=True):
+        chosen = choose(own, list(zip(one.negatives, others, strict=True)))
+        yield one._replace(negatives=[text for text, _ in chosen], scores=[own, *(value for _, value in chosen)])
 
 
 def _stored_vectors(embedder: Embedder, corpus: Sequence[str], folder: str, batch_size: int) -> Array:

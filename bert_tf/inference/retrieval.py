@@ -168,6 +168,33 @@ def search(embedder: Embedder, collection: Collection, batch_size: int, depth: i
     return Ranking(queries, [[ids[number] for number in row] for row in indices], products)
 
 
+def reranked(
+    ranking: Ranking,
+    collection: Collection,
+    count: int,
+    score: Callable[[Iterator[tuple[str, list[str]]]], Iterator[list[float]]],
+) -> Ranking:
+    """The ranking with its first `count` texts of each query sorted by other scores.
+
+    Args:
+        score: streams the scores of each query's texts, for queries and texts.
+    """
+    texts = texts_with(collection, {one for found in ranking.found for one in found[:count]})
+    groups = (
+        (collection.queries[query], [texts[one] for one in found[:count]])
+        for query, found in zip(ranking.queries, ranking.found, strict=True)
+    )
+    sorted_ids, new = [], np.array(ranking.scores)
+    for row, (found, scores) in enumerate(zip(ranking.found, score(groups), strict=True)):
+        order = np.argsort(-np.array(scores), kind="stable")
+        sorted_ids.append([*(found[at] for at in order), *found[count:]])
+        # Scores of a run file fall from rank to rank: those that follow are below the last one.
+        new[row, : len(order)] = np.array(scores)[order]
+        lowest = min(scores, default=0.0)
+        new[row, len(order) :] = lowest - 1 - np.arange(new.shape[1] - len(order))
+    return Ranking(ranking.queries, sorted_ids, new)
+
+
 def texts_with(collection: Collection, wanted: set[str]) -> dict[str, str]:
     """The texts with these ids."""
     return {one: text for one, text in collection.texts() if one in wanted}

@@ -11,10 +11,12 @@ from bert_tf.inference import mining, retrieval
 from bert_tf.inference.embedder import Embedder, open_embedder
 from bert_tf.inference.extraction import vectors_of
 from bert_tf.inference.mining import Limits, mine, write_groups
+from bert_tf.inference.reranking import open_reranker, score
 from bert_tf.inference.retrieval import open_collection, search, write_run
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.metrics.retrieval import means, unit_vectors
 from tests.errors import raises
+from tests.tasks.harness import fitted
 from tests.zoo import pretrained
 
 TEXTS = ["a b", "c d", "the good", "good a", "b c the", "d a", "c the", "a a b", "d", "the a c b", "b b", "good"]
@@ -174,3 +176,38 @@ def test_ranks_that_cannot_hold_the_negatives_are_refused(embedder, tmp_path):
         mined(embedder, tmp_path, first=5, last=1)
     with raises(ConfigError, "3 negatives", "1 to 2"):
         mined(embedder, tmp_path, last=2)
+
+
+def lengths(groups):
+    """Scores of a reranker that likes short texts."""
+    return ([-float(len(text)) for text in texts] for _, texts in groups)
+
+
+def test_a_reranker_sorts_the_first_texts_and_leaves_the_rest(embedder, tmp_path):
+    collection, _ = opened(write_beir(tmp_path))
+    before = search(embedder, collection, 4, depth=8)
+    after = retrieval.reranked(before, collection, 5, lengths)
+    for old, new, scores in zip(before.found, after.found, after.scores, strict=True):
+        assert sorted(old[:5]) == sorted(new[:5]) and old[5:] == new[5:]
+        sizes = [len(TEXTS[int(one[1:])]) for one in new[:5]]
+        assert sizes == sorted(sizes) and (np.diff(scores) <= 0).all()
+
+
+def test_negatives_are_chosen_by_the_scores_of_a_reranker(embedder, tmp_path):
+    limits = Limits(1, 8, 3, margin=1.0)
+    every = list(mine(embedder, PAIRS, TEXTS, str(tmp_path), limits.of_ranks(), 4))
+    assert all(len(one.negatives) == 8 for one in every)
+    for one, of_all in zip(mining.filtered(iter(every), limits, lengths), every, strict=True):
+        assert one.negatives == [text for text in of_all.negatives if len(text) > len(one.positive)][:3]
+        assert one.scores == [-float(len(text)) for text in (one.positive, *one.negatives)]
+
+
+def test_scores_of_the_programs_are_those_of_the_api():
+    model = fitted("reranking").model
+    groups = [("the good", ["a b", "c d"]), ("b", ["a"])]
+    task, own = open_reranker(fitted("reranking").folder)
+    found = list(score(task, own, groups))
+    for (query, texts), scores in zip(groups, found, strict=True):
+        np.testing.assert_allclose(scores, model.predict([(query, *texts)])[0]["scores"], rtol=1e-5, atol=1e-6)
+    with raises(DataError, "reranker"):
+        open_reranker(pretrained())
