@@ -58,7 +58,8 @@ def data_of(**fields):
 @pytest.fixture(scope="module")
 def corpus(text):
     files, tokenizer = text
-    return checked_corpus(files, tokenizer, data_of())[0]
+    sizes = {name: Corpus(own, tokenizer, data_of()).check() for name, own in files.items()}
+    return Corpus([*itertools.chain(*files.values())], tokenizer, data_of(), smoothed(files, sizes, EXPONENT))
 
 
 @pytest.fixture(scope="module")

@@ -221,7 +221,7 @@ def test_the_words_are_rounded_by_row():
 @exports_int8
 def test_an_export_in_int8_is_smaller_and_answers_nearly_the_same(tmp_path):
     task, model = make()
-    exported = export(task, model, str(tmp_path), attention=True, optimize="int8")
+    exported = export(task, model, str(tmp_path), optimize="int8")
     texts = ["A film to remember.", "the good " * 40, ""]
     loaded, features = ask.Model(exported.path), task.codec.token_features({"text": tf.constant(texts)})
     found = loaded.run({"text": texts})["probabilities"]

@@ -42,6 +42,10 @@ def made(scale=0.3, **config):
 def losses(task, model, columns):
     """Cross-entropy of each example in float64, from the logits."""
     (features,) = task.codec.rows.batches(columns, 32)
+    return losses_of(model, features)
+
+
+def losses_of(model, features):
     logits = model({name: features[name] for name in model.input}, training=False)["logits"].numpy()
     return -log_softmax(logits.astype("float64"), -1)[np.arange(len(logits)), features["labels"].numpy()]
 
@@ -50,6 +54,7 @@ def losses(task, model, columns):
 def test_importance_is_the_mean_size_of_the_derivative_by_a_mask(config):
     task, model, columns = made(**config)
     found = importances(task.objective, model, task.codec.rows.batches(columns, 8))
+    (features,) = task.codec.rows.batches(columns, 32)
     step = 0.02
     for block, (heads, inner) in zip(encoder_of(model).blocks(), found, strict=True):
         assert (len(heads), len(inner)) == (block.attention.output_projection.kernel.shape[0] // 8,
@@ -61,9 +66,9 @@ def test_importance_is_the_mean_size_of_the_derivative_by_a_mask(config):
                 factors = np.zeros([len(kernel), 1])
                 factors[part * size : (part + 1) * size] = step
                 layer.kernel.assign(kernel * (1 + factors))
-                more = losses(task, model, columns)
+                more = losses_of(model, features)
                 layer.kernel.assign(kernel * (1 - factors))
-                less = losses(task, model, columns)
+                less = losses_of(model, features)
                 layer.kernel.assign(kernel)
                 assert values[part] == pytest.approx(np.abs(more - less).mean() / (2 * step), rel=0.02, abs=1e-4)
 
