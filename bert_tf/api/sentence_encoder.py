@@ -234,6 +234,8 @@ class SentenceEncoder(Trainable):
         *,
         format: ExportFormat = "saved_model",
         prompt_name: str | None = None,
+        size: int | None = None,
+        values: str = "float32",
         check: bool = True,
         optimize: Optimization = "none",
     ) -> Exported | ExportedFile:
@@ -246,12 +248,18 @@ class SentenceEncoder(Trainable):
             optimize: as for `TextClassifier.export`.
             prompt_name: as for `encode`; the SavedModel puts this one in front of every text. With other formats, the
                 caller does.
+            size: number of values of a vector that are kept, the first ones, of a model that was trained for it
+                (`matryoshka`); None for all.
+            values: number format of the vectors that a SavedModel returns: "float32", "float16", or "int8", each vector
+                divided by its largest value and multiplied by 127.
         """
         check_export(path, format, optimize)
         with on_cpu():  # an export is compared with the model on the CPU
             embedder = embedder_of(self._embedder.checkpoint(), self._path)
-        if prompt_name is not None:
-            embedder = embedder.with_prompt(prompt_name)
+        given = {"prompt_name": prompt_name, "size": size, "values": values}
+        embedder = embedder.replaced(**{name: value for name, value in given.items() if value is not None})
+        if format != "saved_model" and values != "float32":
+            raise ConfigError(f"values is {values!r}, but only a SavedModel returns such vectors; leave it out")
         if format != "saved_model":
             return export_embedder(embedder, text_path(path), format, check=check, optimize=optimize)
         return export(embedder.task, embedder.model, os.fspath(path), check=check, optimize=optimize)

@@ -70,7 +70,10 @@ class EmbeddingConfig:
         prompt_name: the one in use; "" for none.
         include_prompt: whether the tokens of the prompt are pooled, too; if not, neither is the first token.
         dense: layers that follow pooling.
+        size: number of values of a vector that are kept, the first ones (`EmbeddingsConfig.matryoshka`); 0 for all.
         normalize: whether vectors get length 1.
+        values: number format of the vectors that an export returns: "float32"; "float16"; or "int8", each vector
+            divided by its largest value and multiplied by 127, which leaves cosines nearly as they are.
     """
 
     per: str = "sentence"
@@ -83,6 +86,8 @@ class EmbeddingConfig:
     include_prompt: bool = True
     dense: tuple[DenseConfig, ...] = ()
     normalize: bool = False
+    size: int = setting(0, at_least=0, at_most=1_000_000, sparse=True)
+    values: str = setting("float32", choices=("float32", "float16", "int8"), sparse=True)
 
     @property
     def pools(self) -> tuple[str, ...]:
@@ -110,6 +115,8 @@ class EmbeddingConfig:
         if self.prompt_name and self.prompt_name not in self.prompts:
             known = f"choose one of {', '.join(self.prompts)}" if self.prompts else "the model has none: leave it out"
             raise ConfigError(f"prompt_name {self.prompt_name!r} is unknown; {known}")
+        if self.per != "sentence" and (self.size or self.values != "float32"):
+            raise ConfigError("size and values are for vectors of sentences; leave them out")
         if not self.include_prompt and self.long_texts != "head":
             raise ConfigError(
                 "this model does not pool its prompt, which needs long_texts 'head'; leave long_texts out"

@@ -93,7 +93,11 @@ class Embedder:
 
     def with_prompt(self, name: str) -> "Embedder":
         """The same model with another prompt, by its name in the config; "" for none."""
-        config = dataclasses.replace(self.config, prompt_name=name)
+        return self.replaced(prompt_name=name)
+
+    def replaced(self, **fields: Any) -> "Embedder":
+        """The same model with other values of fields of its config."""
+        config = dataclasses.replace(self.config, **fields)
         return Embedder(self.encoder, self.tokenizer, config, self._tensors())
 
     @property

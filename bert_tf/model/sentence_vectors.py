@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.config import EmbeddingConfig, from_dict, to_dict
+from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation
 from bert_tf.model.encoder import BertEncoder, encoder_inputs, token_features
 from bert_tf.model.normalization import Shape
@@ -60,13 +61,15 @@ class SentenceVectors(keras.layers.Layer):
         for layer in self.dense:
             layer.build((None, width))
             width = layer.units
+        if self.config.size > width:
+            raise ConfigError(f"size is {self.config.size}; expected up to the {width} of the model's vectors, or 0")
 
     def call(self, states: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         return self.finished(self.pooled(states, mask > 0))
 
     def size(self, width: int) -> int:
         """Number of values of a vector, for states of this width."""
-        return self.dense[-1].units if self.dense else len(self.config.pools) * width
+        return self.config.size or (self.dense[-1].units if self.dense else len(self.config.pools) * width)
 
     def pooled(self, states: tf.Tensor, counts: tf.Tensor) -> Tensors:
         """What the vectors of sentences are made from.
@@ -104,6 +107,8 @@ class SentenceVectors(keras.layers.Layer):
         vector = tf.concat(vectors, 1)
         for layer in self.dense:
             vector = layer(vector)
+        if self.config.size:
+            vector = vector[:, : self.config.size]
         return unit(vector) if self.config.normalize else vector
 
     def compute_output_spec(self, states: keras.KerasTensor, mask: keras.KerasTensor) -> keras.KerasTensor:
@@ -115,6 +120,14 @@ class SentenceVectors(keras.layers.Layer):
     @classmethod
     def from_config(cls, config: Json) -> Self:
         return cls(**(config | {"config": from_dict(EmbeddingConfig, config["config"])}))
+
+
+def in_format(vectors: tf.Tensor, values: str) -> tf.Tensor:
+    """Vectors float32 [..., size] in a number format, as `EmbeddingConfig.values`."""
+    if values == "int8":
+        largest = tf.reduce_max(tf.abs(vectors), -1, keepdims=True)
+        return tf.cast(tf.round(tf.math.divide_no_nan(127.0 * vectors, largest)), tf.int8)
+    return tf.cast(vectors, values)
 
 
 def unit(vectors: tf.Tensor) -> tf.Tensor:

@@ -9,7 +9,7 @@ from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.chunks import chunked_map, map_in_chunks
 from bert_tf.model.encoder import BertEncoder, feature_model
 from bert_tf.model.mode import infer
-from bert_tf.model.sentence_vectors import SentenceVectors
+from bert_tf.model.sentence_vectors import SentenceVectors, in_format
 from bert_tf.tasks.signatures import (
     DEFAULT,
     TOKENS,
@@ -69,16 +69,19 @@ class VectorsCodec(Served):
         the sentence's vector, or else a vector per token, 0 at padding.
         """
 
+        def served(answers: Tensors) -> Tensors:
+            return answers | {"vector": in_format(answers["vector"], self.config.values)}
+
         def from_tokens(features: Tensors) -> Tensors:
             positions = tf.size(features["input_mask"], tf.int64)
             rows = tf.shape(features["input_mask"], tf.int64)[0]
             size = 4 * self.size(model) * (rows if self._per == "sentence" else positions)
             with tf.control_dependencies([check_size(size)]):
                 features = {name: tf.identity(value) for name, value in features.items()}
-            return map_in_chunks(lambda part: {"vector": self._of_tokens(infer(model, part), part)}, features)
+            return served(map_in_chunks(lambda part: {"vector": self._of_tokens(infer(model, part), part)}, features))
 
         def from_text(text: tf.Tensor) -> Tensors:
-            return padded(self.vectors(model, text), self.counted)
+            return served(padded(self.vectors(model, text), self.counted))
 
         def from_words(words: tf.Tensor) -> Tensors:
             return padded(self.vectors(model, **given_words(words)), self.counted)

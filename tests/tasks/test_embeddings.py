@@ -61,6 +61,21 @@ def test_a_trained_encoder_is_saved_loaded_and_exported_like_a_published_one(tra
     assert results["task"] == "embeddings" and results["measure"] == ["mrr@10", "max"]
 
 
+def test_vectors_are_cut_and_rounded_at_export(encoder, tmp_path):
+    expected = encoder.encode(TEXTS)[:, :16]
+    for values, dtype, closeness in (("float16", tf.float16, 1e-5), ("int8", tf.int8, 1e-3)):
+        path = encoder.export(tmp_path / values, size=16, values=values, check=values == "int8").path
+        vectors = tf.saved_model.load(path).signatures["serving_default"](tf.constant(TEXTS))["vector"]
+        assert vectors.dtype == dtype and vectors.shape == (5, 16)
+        found = vectors.numpy().astype(float)
+        lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+        np.testing.assert_allclose(np.sum(found * expected, 1) / lengths, 1, atol=closeness)
+    with raises(ConfigError, "size", "99", "32"):
+        encoder.export(tmp_path / "x", size=99)
+    with raises(ConfigError, "values", "SavedModel"):
+        encoder.export(tmp_path / "x", format="onnx", values="int8")
+
+
 def test_metrics_of_fit_are_those_of_evaluate_and_of_the_vectors(trained):
     model, history, _ = trained
     metrics = model.evaluate(PAIRS)

@@ -190,8 +190,11 @@ def write(path: str, checkpoint: Checkpoint) -> Written:
     if vectors.features != FeatureConfig():
         why = "sentence-transformers pools the last layer only"
         return Written({}, Report((f"vectors: not written, as {why}",), dict.fromkeys(shapes, why)))
+    if vectors.size:
+        why = f"sentence-transformers keeps all values: pass truncate_dim={vectors.size}"
+        report += Report((f"vectors: {why}",))
     if vectors.long_texts != "head":
-        report = Report(("vectors: sentence-transformers cuts texts longer than max_length, and bert_tf splits them",))
+        report += Report(("vectors: sentence-transformers cuts texts longer than max_length, and bert_tf splits them",))
     length = vectors.max_length or checkpoint.config.max_position_embeddings
     write_json(os.path.join(path, _TRANSFORMERS[0]), {"max_seq_length": length, "do_lower_case": False})
     prompts = {"prompts": vectors.prompts, "default_prompt_name": vectors.prompt_name or None}
