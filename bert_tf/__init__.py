@@ -9,6 +9,7 @@ from bert_tf.version import __version__ as __version__
 if TYPE_CHECKING:
     from bert_tf.api.distill import distill as distill
     from bert_tf.api.sentence_encoder import SentenceEncoder as SentenceEncoder
+    from bert_tf.api.sparse_encoder import SparseEncoder as SparseEncoder
     from bert_tf.api.task_models import *  # noqa: F403
     from bert_tf.checkpoints import load as load
     from bert_tf.config import BertConfig as BertConfig
@@ -28,6 +29,7 @@ _MODULES = {
     "Tokenizer": "bert_tf.text.wordpiece",
     "MaskedLM": "bert_tf.api.task_models",
     "SentenceEncoder": "bert_tf.api.sentence_encoder",
+    "SparseEncoder": "bert_tf.api.sparse_encoder",
     "distill": "bert_tf.api.distill",
     "load": "bert_tf.checkpoints",
     "read": "bert_tf.inputs.datasets.sources",

@@ -21,7 +21,7 @@ import keras
 import numpy as np
 
 import bert_tf
-from bert_tf.api import base, distill, sentence_encoder
+from bert_tf.api import base, distill, sentence_encoder, sparse_encoder
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import BertConfig, TrainConfig
@@ -92,6 +92,7 @@ class Api:
             "SentencePieceTokenizer": sentence_piece(),
             "MaskedLM": bert_tf.MaskedLM.from_pretrained(self.path),
             "SentenceEncoder": bert_tf.SentenceEncoder.from_pretrained(self.path),
+            "SparseEncoder": bert_tf.SparseEncoder.from_pretrained(self.path),
         }
         opened = Checkpoint(small_config(), {}, tokenizer=task.tokenizer)
         with working(encoder):
@@ -114,7 +115,7 @@ class Api:
             "SentencePieceTokenizer.subset.ids": range(sentence_piece().vocab_size),
             "Tokenizer.vocab": VOCABULARY, "BytePairTokenizer.vocab": byte_pairs.vocab,
             "merges": byte_pairs.merges, "model": sentence_piece().model,
-            "SentenceEncoder.fit.x": PAIRS, "SentenceEncoder.evaluate.x": PAIRS, "SentenceEncoder.fit.teacher": None,
+            "fit.x": PAIRS, "fit.teacher": None, "SentenceEncoder.evaluate.x": PAIRS,
             "Reranker.rank.query": "a",
         }  # fmt: skip
 
@@ -203,7 +204,7 @@ def _callable(name, function, call, owner):
                 "settings": lambda: TrainConfig if name.endswith("fit") else owner._kind.Config,
             }
             fields.append(kinds[one.name]())
-            if name == "SentenceEncoder.fit":
+            if name in ("SentenceEncoder.fit", "SparseEncoder.fit"):
                 fields.append(owner._kind.Config)
     named = tuple(one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
     if owner is BertConfig and name != "BertConfig.check":  # settings are checked when they are used
@@ -280,6 +281,7 @@ def working(encoder):
         ends = [(Run, "run"), (base, "Evaluation"), (keras.Model, "export")]
         ends += [(portable, "export_run"), (base, "export_run"), (sentence_encoder, "export")]
         ends += [(sentence_encoder, "export_embedder"), (sentence_encoder, "Evaluation")]
+        ends += [(sparse_encoder, "export")]
         for where, name in ends:
             stack.enter_context(mock.patch.object(where, name, accepted))
         stack.enter_context(mock.patch.object(Checkpoint, "encoder", lambda self, **options: encoder))

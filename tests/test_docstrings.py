@@ -20,6 +20,7 @@ SLOW = {
     "QuestionAnswerer",
     "Reranker",
     "SentenceEncoder",
+    "SparseEncoder",
     "SentencePieceTokenizer",
     "TextClassifier",
     "TextRegressor",

@@ -103,7 +103,7 @@ for name in OWNER--NAME klue--bert-base intfloat--multilingual-e5-small; do
 done
 """,
     "docs/vectors.md": f'ln -s "{_MINILM}" MODEL; cp reviews.txt texts.txt; cp small/texts.jsonl .',
-    "docs/search.md": f'ln -s "{_MINILM}" MODEL; mkdir DIR; '
+    "docs/search.md": f'ln -s "{_MINILM}" MODEL; ln -s small/bert MLM; mkdir DIR; '
     "for name in train dev; do cp small/pairs.jsonl DIR/$name.jsonl; done",
     "docs/finetuning/settings.md": "ln -sfn runs/pretrained MODEL",
     "docs/small/index.md": "ln -s SST sst2; cp small/more.jsonl .",

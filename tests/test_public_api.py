@@ -9,7 +9,7 @@ from tests.public_api import Api, matrix
 # SentencePieceTokenizer and SentenceEncoder.
 LONG = {"BytePairTokenizer", "MaskedLM"}
 LONG |= {"IntentAndSlots", "MultiLabelClassifier", "MultipleChoice", "QuestionAnswerer", "TextClassifier"}
-LONG |= {"Reranker", "TextRegressor", "TokenClassifier", "distill"}
+LONG |= {"Reranker", "SparseEncoder", "TextRegressor", "TokenClassifier", "distill"}
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """SentenceEncoder: vectors of texts, and training for search."""
 
+import abc
 import dataclasses
 import os
 from collections.abc import Sequence
@@ -31,7 +32,86 @@ from bert_tf.types import Array, Json, Metrics, StrPath
 
 
 @checked_arguments
-class SentenceEncoder(Trainable):
+class VectorModel(Trainable):
+    """Base class of models that learn vectors of texts; for inputs and labels see `SentenceEncoder`."""
+
+    _kind = Embeddings
+    _format = ExampleData(format="groups")
+    _inputs = "texts, or tuples of texts,"
+    _needs_labels = False
+
+    def fit(
+        self,
+        x: Values,
+        y: Values = None,
+        *,
+        objective: str = "",
+        teacher: "StrPath | SentenceEncoder | None" = None,
+        validation_data: Any = None,
+        epochs: float = 1.0,
+        batch_size: BatchSize = 32,
+        learning_rate: float | None = None,
+        directory: StrPath | None = None,
+        verbose: bool | int = True,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        **settings: Any,
+    ) -> keras.callbacks.History:
+        """Trains the encoder, as `python -m bert_tf.finetune` does with an `EmbeddingsConfig`.
+
+        Every call starts from the weights that `from_pretrained` opened.
+
+        Args:
+            x: inputs; see the class.
+            y: their labels, if they have any.
+            objective: what is learned, a name of `EmbeddingsConfig.objective`; "" for the one that fits x and y.
+            teacher: an encoder, or its path, whose vector of its first text all texts of an input learn; x then has no
+                labels.
+            validation_data: (x, y), or what `x` alone can be; evaluated after every epoch.
+            epochs: passes over the data.
+            batch_size: inputs per update: with `accumulation=8` in the memory of an eighth of them.
+            learning_rate, directory, verbose, callbacks: as for `TextClassifier.fit`.
+            **settings: other fields of `EmbeddingsConfig` and of `bert_tf.config.TrainConfig`, such as scale,
+                matryoshka, both_directions, seed or accumulation.
+
+        Returns:
+            Keras' History, as of `TextClassifier.fit`.
+        """
+        names = {field.name for field in dataclasses.fields(EmbeddingsConfig)}
+        own = {name: plain(settings.pop(name)) for name in list(settings) if name in names}
+        if unknown := settings.keys() - {field.name for field in dataclasses.fields(TrainConfig)}:
+            raise ConfigError(f"fit has no argument {min(unknown)!r}; see EmbeddingsConfig and TrainConfig for others")
+        train = settings | {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+        given: dict[str, Lines | Data] = {"train": self._labelled(x, y, "x")}
+        if validation_data is not None:
+            given["validation"] = self._both(validation_data, "validation x")
+        with temporary_directory() as folder:
+            path = ""
+            if isinstance(teacher, SentenceEncoder):
+                path = os.path.join(folder, "teacher")
+                teacher.save(path)
+            elif teacher is not None:
+                path = absolute(teacher)
+            before = self._config
+            objective = objective or ("same_vectors" if path else "")
+            self._config = EmbeddingsConfig(objective=objective, teacher=path, **self._own_vectors() | own).check()
+            try:
+                return self._train(given, train, directory, bool(verbose), callbacks)
+            finally:
+                self._config = before
+
+    @abc.abstractmethod
+    def _own_vectors(self) -> Json:
+        """Fields of the config that the model decides."""
+
+    def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
+        return group_of(value, location)
+
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
+        return group_label(label)
+
+
+@checked_arguments
+class SentenceEncoder(VectorModel):
     """Computes vectors of texts, and learns from texts that belong together.
 
     For `fit` and `evaluate`, an input is a text, or a tuple of texts: a query and a text that belongs to it, and
@@ -54,11 +134,6 @@ class SentenceEncoder(Trainable):
         >>> sorted(encoder.evaluate(pairs))
         ['map@100', 'mrr@10', 'ndcg@10', 'recall@1', 'recall@10', 'recall@100']
     """
-
-    _kind = Embeddings
-    _format = ExampleData(format="groups")
-    _inputs = "texts, or tuples of texts,"
-    _needs_labels = False
 
     def __init__(self, path: str, checkpoint: Checkpoint, settings: Json, dtype: InferenceDtype) -> None:
         self._path, self._start, self._dtype = path, Start(path, checkpoint.lasting()), dtype
@@ -128,65 +203,6 @@ class SentenceEncoder(Trainable):
             self._with_prompt[prompt_name] = self._embedder.with_prompt(prompt_name)
         return self._with_prompt[prompt_name]
 
-    def fit(
-        self,
-        x: Values,
-        y: Values = None,
-        *,
-        objective: str = "",
-        teacher: "StrPath | SentenceEncoder | None" = None,
-        validation_data: Any = None,
-        epochs: float = 1.0,
-        batch_size: BatchSize = 32,
-        learning_rate: float | None = None,
-        directory: StrPath | None = None,
-        verbose: bool | int = True,
-        callbacks: Sequence[keras.callbacks.Callback] = (),
-        **settings: Any,
-    ) -> keras.callbacks.History:
-        """Trains the encoder, as `python -m bert_tf.finetune` does with an `EmbeddingsConfig`.
-
-        Every call starts from the weights that `from_pretrained` opened.
-
-        Args:
-            x: inputs; see the class.
-            y: their labels, if they have any.
-            objective: what is learned, a name of `EmbeddingsConfig.objective`; "" for the one that fits x and y.
-            teacher: an encoder, or its path, whose vector of its first text all texts of an input learn; x then has no
-                labels.
-            validation_data: (x, y), or what `x` alone can be; evaluated after every epoch.
-            epochs: passes over the data.
-            batch_size: inputs per update: with `accumulation=8` in the memory of an eighth of them.
-            learning_rate, directory, verbose, callbacks: as for `TextClassifier.fit`.
-            **settings: other fields of `EmbeddingsConfig` and of `bert_tf.config.TrainConfig`, such as scale,
-                matryoshka, both_directions, seed or accumulation.
-
-        Returns:
-            Keras' History, as of `TextClassifier.fit`.
-        """
-        names = {field.name for field in dataclasses.fields(EmbeddingsConfig)}
-        own = {name: plain(settings.pop(name)) for name in list(settings) if name in names}
-        if unknown := settings.keys() - {field.name for field in dataclasses.fields(TrainConfig)}:
-            raise ConfigError(f"fit has no argument {min(unknown)!r}; see EmbeddingsConfig and TrainConfig for others")
-        train = settings | {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-        given: dict[str, Lines | Data] = {"train": self._labelled(x, y, "x")}
-        if validation_data is not None:
-            given["validation"] = self._both(validation_data, "validation x")
-        with temporary_directory() as folder:
-            path = ""
-            if isinstance(teacher, SentenceEncoder):
-                path = os.path.join(folder, "teacher")
-                teacher.save(path)
-            elif teacher is not None:
-                path = absolute(teacher)
-            before = self._config
-            objective = objective or ("same_vectors" if path else "")
-            self._config = EmbeddingsConfig(objective=objective, teacher=path, **self._own_vectors() | own).check()
-            try:
-                return self._train(given, train, directory, bool(verbose), callbacks)
-            finally:
-                self._config = before
-
     def evaluate(self, x: Values, y: Values = None, *, batch_size: BatchSize = 32) -> Metrics:
         """Evaluates the vectors.
 
@@ -217,12 +233,6 @@ class SentenceEncoder(Trainable):
 
     def _take(self, trained: Checkpoint) -> None:
         self._open(trained, {})
-
-    def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
-        return group_of(value, location)
-
-    def _gold(self, label: Any, line: Json, location: str) -> Json:
-        return group_label(label)
 
     def save(self, path: StrPath) -> None:
         """Writes the model with its settings to a directory, for `from_pretrained` and the programs of this package."""

@@ -294,7 +294,12 @@ class EmbeddingsConfig(TaskConfig, api="SentenceEncoder"):
             et al., 2020, arXiv:2010.02666). "kl": their softmax is that of the scores. "same_vectors": all texts of an
             example have the vector that the teacher gives its first text (Reimers and Gurevych, 2020,
             arXiv:2004.09813).
-        scale: of the cosines of "in_batch" and "cosent", the inverse of a temperature.
+        scale: of the similarities of "in_batch" and "cosent", the inverse of a temperature; None for 20, or 1 with
+            `sparse`, whose similarities are dot products.
+        sparse: whether vectors have a weight for each piece of the vocabulary, from the model's masked-language-model
+            head (SPLADE: Formal et al., 2021, arXiv:2109.10086).
+        flops: with `sparse`, weights of the term that makes vectors sparse, of first texts and of the others: the sum
+            over all pieces of the squared mean weight (Paria et al., 2020, arXiv:2004.05665).
         both_directions: whether "in_batch" also finds the first text by the second.
         margin: of "triplet" and "batch_hard", in cosine distance.
         temperature: of "kl".
@@ -308,7 +313,9 @@ class EmbeddingsConfig(TaskConfig, api="SentenceEncoder"):
 
     max_length: int = setting(0, at_least=0, at_most=1_000_000)
     objective: str = setting("", choices=("", *dict.fromkeys(name for names in OBJECTIVES.values() for name in names)))
-    scale: float = setting(20.0, above=0, at_most=10_000)
+    scale: float | None = setting(None, above=0, at_most=10_000)
+    sparse: bool = False
+    flops: tuple[float, ...] = setting((5e-5, 3e-5), at_least=0, at_most=1000)
     both_directions: bool = False
     margin: float = setting(0.5, at_least=0, at_most=1000)
     temperature: float = setting(1.0, above=0, at_most=1000)
@@ -331,6 +338,15 @@ class EmbeddingsConfig(TaskConfig, api="SentenceEncoder"):
                 f"task.objective is {self.objective!r} and task.teacher {self.teacher!r}; a teacher goes with "
                 "same_vectors: set both, or leave both out"
             )
+        if self.sparse and self.objective not in ("", "in_batch", "margin_mse", "kl"):
+            raise ConfigError(
+                f"task.objective is {self.objective!r}, but with task.sparse similarities are dot products; set "
+                "in_batch, margin_mse or kl"
+            )
+        if self.sparse and (self.matryoshka or self.vectors):
+            raise ConfigError("task.sparse goes without task.matryoshka and task.vectors; leave them out")
+        if len(self.flops) != 2:
+            raise ConfigError(f"task.flops is {self.flops!r}; expected two numbers, of first texts and of the others")
         if len(set(self.matryoshka)) < len(self.matryoshka):
             raise ConfigError(f"task.matryoshka is {self.matryoshka!r}; expected different sizes")
         if self.matryoshka and self.teacher:
@@ -338,6 +354,7 @@ class EmbeddingsConfig(TaskConfig, api="SentenceEncoder"):
         return self
 
     def published(self, vectors: EmbeddingConfig | None, limit: int) -> "EmbeddingsConfig":
+        scale = self.scale or (1.0 if self.sparse else 20.0)
         own = self.vectors or vectors or EmbeddingConfig(pool="mean", long_texts="head", normalize=True)
         length = self.max_length or min(own.max_length or 256, limit)
         prompts = dict(own.prompts)
@@ -352,7 +369,10 @@ class EmbeddingsConfig(TaskConfig, api="SentenceEncoder"):
                 "the checkpoint does not pool the tokens of its prompts, which is not supported in training; set "
                 "task.vectors"
             )
-        return dataclasses.replace(self, max_length=length, query_prompt=query, passage_prompt=passage, vectors=own)
+        known = None if self.sparse else own
+        return dataclasses.replace(
+            self, max_length=length, scale=scale, query_prompt=query, passage_prompt=passage, vectors=known
+        )
 
 
 @dataclasses.dataclass

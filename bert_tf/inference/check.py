@@ -21,7 +21,7 @@ SERVED_OPS = frozenset(
     Abs Add AddV2 All Any ArgMax AsString Assert AssignVariableOp BatchMatMulV2 BiasAdd Bitcast BitwiseAnd BroadcastTo
     Case Cast ConcatV2 Const Cos Cumsum DecodeRaw DenseBincount DisableCopyOnRead DivNoNan EnsureShape Equal Erf
     ExpandDims FastBertNormalize FastWordpieceTokenizeWithOffsets Fill FlatMapDataset FloorDiv FloorMod GatherNd
-    GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If Less LessEqual LogicalAnd LogicalNot LogicalOr
+    GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If Less LessEqual Log1p LogicalAnd LogicalNot LogicalOr
     LookupTableFindV2 LookupTableImportV2 LowerBound MatMul MatchingFiles MatrixBandPart Max Maximum Mean Merge
     MergeV2Checkpoints Minimum Mul Neg NoOp NotEqual OneHot OnesLike OptionsDataset Pack Pad PadV2 ParseExampleV2
     PartitionedCall Placeholder PrintV2 Prod QuantizeV2 RaggedGather RaggedRange RaggedTensorToTensor Range

@@ -14,12 +14,13 @@ from bert_tf.tasks.question_answering import QuestionAnswering
 from bert_tf.tasks.regression import Regression
 from bert_tf.tasks.replaced_tokens import ReplacedTokenDetection
 from bert_tf.tasks.reranking import Reranking
+from bert_tf.tasks.sparse_encoding import SparseEncoding
 from bert_tf.tasks.tagging import Tagging
 from bert_tf.tasks.task import FineTuningTask, Task
 
 __all__ = ["TASKS", "FineTuningTask", "MaskedLM", "Pretraining", "task_of"]
 
-_PRETRAINED: tuple[type[Task], ...] = (Pretraining, MaskedLM, ReplacedTokenDetection)
+_PRETRAINED: tuple[type[Task], ...] = (Pretraining, MaskedLM, ReplacedTokenDetection, SparseEncoding)
 _FINE_TUNED: tuple[type[FineTuningTask], ...] = (
     Classification,
     Regression,

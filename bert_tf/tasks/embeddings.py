@@ -22,11 +22,13 @@ from bert_tf.metrics.retrieval import by_query, means, nearest, unit_vectors
 from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.sentence_vectors import vector_model
+from bert_tf.model.sparse_vectors import sparse_vector_model
 from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample
 from bert_tf.tasks.codec import Codec
 from bert_tf.tasks.contrastive import Groups, loss_of
 from bert_tf.tasks.objective import JointObjective, rows_of
 from bert_tf.tasks.regression import number
+from bert_tf.tasks.sparse_encoding import SparseEncoding
 from bert_tf.tasks.task import FineTuningTask, State, Task
 from bert_tf.text.packing import dense_features, length_steps, truncate
 from bert_tf.types import Array, Json, Metrics, Tensors
@@ -218,8 +220,12 @@ class EmbeddingsObjective(JointObjective):
 
     def __init__(self, config: EmbeddingsConfig, state: EmbeddingsState) -> None:
         self._config, self._state = config, state
+        # The mean number of pieces with a weight, of texts after the first.
+        self.metric_names = ("pieces",) if config.sparse else ()
 
     def build(self, encoder: BertEncoder) -> keras.Model:
+        if self._config.sparse:
+            return sparse_vector_model(encoder)
         vectors = self._config.vectors
         assert vectors is not None
         model = vector_model(encoder, vectors)
@@ -253,9 +259,16 @@ class EmbeddingsObjective(JointObjective):
         return {name: features[name] for name in ("text_ids", "labels")}
 
     def joint_loss(self, outputs: Tensors, known: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        groups = Groups(outputs["vectors"], known["text_ids"], known["labels"])
+        groups = Groups(outputs["vectors"], known["text_ids"], known["labels"], self._config.sparse)
         count = rows_of(known)
-        return {"loss": (loss_of(groups, self._config) * count, count)}
+        loss = loss_of(groups, self._config)
+        if not self._config.sparse:
+            return {"loss": (loss * count, count)}
+        others = tf.boolean_mask(groups.vectors[:, 1:], groups.present[:, 1:])
+        for texts, weight in zip((groups.firsts, others), self._config.flops, strict=True):
+            loss += weight * tf.reduce_sum(tf.square(tf.reduce_mean(texts, 0)))
+        pieces = tf.math.count_nonzero(others, dtype=tf.float32)
+        return {"loss": (loss * count, count), "pieces": (pieces, tf.cast(tf.shape(others)[0], tf.float32))}
 
 
 class EmbeddingsBenchmark(Benchmark[EmbeddingsCodec]):
@@ -272,6 +285,10 @@ class EmbeddingsBenchmark(Benchmark[EmbeddingsCodec]):
         measures = {"scored pairs": "spearman", "classes": "accuracy", "vectors": "cosine"}
         self.monitor = measures.get(kind, "mrr@10")
 
+    def _compared(self, vectors: Array) -> Array:
+        """Vectors whose dot products are compared."""
+        return vectors if self.codec.config.sparse else unit_vectors(vectors)
+
     def official_metrics(self, examples: list[TextGroup], predictions: list[Json]) -> Metrics:
         return self._metrics(self._columns(examples, predictions))
 
@@ -282,7 +299,7 @@ class EmbeddingsBenchmark(Benchmark[EmbeddingsCodec]):
 
     def _columns(self, examples: list[TextGroup], predictions: list[Json]) -> dict[str, Array]:
         """What the metrics are made from: float [examples] by name, or of retrieval [queries]."""
-        vectors, kind = [unit_vectors(one["vectors"]) for one in predictions], self.codec.state.kind
+        vectors, kind = [self._compared(one["vectors"]) for one in predictions], self.codec.state.kind
         targets = self.codec.targets(examples).numpy()
         if kind == "scored pairs":
             return {"gold": targets, "cosine": np.array([one[0] @ one[1] for one in vectors])}
@@ -335,7 +352,7 @@ class EmbeddingsBenchmark(Benchmark[EmbeddingsCodec]):
         )
         if self.codec.state.kind not in RETRIEVAL:
             return ErrorAnalysis(intervals=intervals)
-        vectors = [unit_vectors(one["vectors"]) for one in predictions]
+        vectors = [self._compared(one["vectors"]) for one in predictions]
         found, judged, texts, by = self._ranking(examples, vectors)
         wrong = [row for row in np.argsort(columns["mrr@10"], kind="stable") if found[row, 0] not in judged[row]]
         errors = [
@@ -361,10 +378,11 @@ class Embeddings(FineTuningTask):
 
     @classmethod
     def head(cls, settings: Json) -> str:
-        return ""
+        return "masked_lm" if settings.get("sparse") else ""
 
     def saved(self, config: BertConfig) -> dict[str, tuple[Task | None, BertConfig]]:
-        return {"": (None, config)}
+        task = SparseEncoding(self.tokenizer, self.config.max_length) if self.config.sparse else None
+        return {"": (task, config)}
 
     def _learn(self, examples: list[TextGroup], labels: Labels | None) -> None:
         state, first = self.state, examples[0]
@@ -379,6 +397,10 @@ class Embeddings(FineTuningTask):
         self.config = dataclasses.replace(self.config, objective=self.config.objective or fitting[0])
         if kind == "vectors":
             state.size = len(np.asarray(first.label))
+        if self.config.sparse and self.config.objective not in ("in_batch", "margin_mse", "kl"):
+            raise ConfigError(
+                f"task.sparse is True, and the examples are {kind}; expected pairs, triplets or scored texts"
+            )
         if kind == "scored pairs":
             numbers = [number(example) for example in examples]
             state.scale = (labels.low, labels.high) if isinstance(labels, Scale) else (min(numbers), max(numbers))

@@ -25,7 +25,11 @@ def groups_of(vectors, labels=None, text_ids=None):
 
 
 def loss(objective, vectors, labels=None, text_ids=None, **settings):
-    return float(loss_of(groups_of(vectors, labels, text_ids), EmbeddingsConfig(objective=objective, **settings)))
+    return float(
+        loss_of(
+            groups_of(vectors, labels, text_ids), EmbeddingsConfig(objective=objective, **settings).published(None, 64)
+        )
+    )
 
 
 def unit(x):
@@ -143,7 +147,7 @@ def test_every_objective_has_finite_gradients_for_equal_and_for_empty_vectors():
                 tape.watch(given)
                 groups = groups_of(vectors[:, :texts], labels.get(objective, NUMBERS))._replace(vectors=given)
                 teacher = "x" if objective == "same_vectors" else ""
-                value = loss_of(groups, EmbeddingsConfig(objective=objective, teacher=teacher))
+                value = loss_of(groups, EmbeddingsConfig(objective=objective, teacher=teacher).published(None, 64))
             assert np.isfinite(value) and np.isfinite(tape.gradient(value, given)).all(), objective
 
 
@@ -191,7 +195,7 @@ def test_losses_and_gradients_equal_those_of_sentence_transformers(case):
     with tf.GradientTape() as tape:
         tape.watch(ours)
         groups = groups_of(vectors, labels)._replace(vectors=ours)
-        found = loss_of(groups, EmbeddingsConfig(objective=objective, **settings))
+        found = loss_of(groups, EmbeddingsConfig(objective=objective, **settings).published(None, 64))
     assert float(found) == pytest.approx(float(expected), rel=1e-6, abs=1e-6)
     gradients = np.stack([column.grad.numpy() for column in columns], 1)
     np.testing.assert_allclose(tape.gradient(found, ours), gradients, rtol=1e-5, atol=1e-6)

@@ -14,11 +14,18 @@ class Groups(NamedTuple):
         vectors: float32 [rows, texts, size].
         text_ids: int64 [rows, texts], equal for equal texts; -1 where an example has fewer texts.
         labels: float32 [rows, ...], what the objective reads.
+        dots: whether similarities are dot products instead of cosines.
     """
 
     vectors: tf.Tensor
     text_ids: tf.Tensor
     labels: tf.Tensor
+    dots: bool = False
+
+    @property
+    def compared(self) -> tf.Tensor:
+        """float32 [rows, texts, size]: vectors whose dot products are the similarities."""
+        return self.vectors if self.dots else unit(self.vectors)
 
     @property
     def present(self) -> tf.Tensor:

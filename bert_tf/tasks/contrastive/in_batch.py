@@ -3,7 +3,6 @@
 import tensorflow as tf
 
 from bert_tf.config import EmbeddingsConfig
-from bert_tf.model.sentence_vectors import unit
 from bert_tf.tasks.contrastive.groups import Groups
 
 _NEVER = -1e9  # added to the score of what is no candidate
@@ -16,7 +15,7 @@ def loss(groups: Groups, config: EmbeddingsConfig) -> tf.Tensor:
     partner of an equal first text.
     """
     rows = tf.shape(groups.vectors)[0]
-    ids, found = groups.text_ids, unit(groups.vectors)
+    ids, found = groups.text_ids, groups.compared
     firsts, seconds = ids[:, 0, tf.newaxis], ids[:, 1, tf.newaxis]  # [rows, 1]
     # By place, then by row: the partner of row i is candidate i.
     others = tf.reshape(tf.transpose(found[:, 1:], [1, 0, 2]), [-1, found.shape[-1]])

@@ -13,7 +13,7 @@ from bert_tf.checkpoints.stored_model import Checkpoint, assign
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.config import EmbeddingConfig, ExampleData, FinetuneConfig, to_dict
 from bert_tf.config.train import FINETUNING_RATE
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.inference.embedder import open_embedder
 from bert_tf.inference.extraction import vectors_of
 from bert_tf.inputs.datasets.examples import Labels
@@ -23,6 +23,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.head_table import HEADS
 from bert_tf.progress import log
 from bert_tf.tasks import FineTuningTask, task_of
+from bert_tf.tasks.objective import JointObjective
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.training.evaluation import Evaluation, Split
 from bert_tf.training.phases import Input
@@ -103,7 +104,7 @@ class FineTuningRun(Run):
             raise ConfigError(f"task.max_length is {task_config.max_length}; it must be at most the model's {limit}")
         self._own = self.task = self.learn(tokenizer, source.labels())
         self._head = self._known_head()
-        if self._head and start and not self._own.vectors:
+        if self._head and start and not (self._own.vectors or isinstance(self._own.objective, JointObjective)):
             log(f"continuing with the head of {start.path}, which is for the same task")
             inputs["head"] = weights_identity(tf.constant(tensor.read()) for tensor in self._head.values())
         for split in self.splits.values():  # before training, so that an unknown label is reported at once
@@ -210,6 +211,8 @@ class FineTuningRun(Run):
             return self._known_layers(task.vectors)
         settings = task.settings()
         ours = Checkpoint(self.encoder.config, {}, task={"name": task.name, "settings": settings})
+        if ours.head == "masked_lm":
+            return self._known_masked_lm(ours)
         theirs = checkpoint.task or {"name": "", "settings": {}}
         # What the head's outputs mean.
         meanings = {"labels": None, "intents": None, "activation": "linear"}
@@ -218,6 +221,17 @@ class FineTuningRun(Run):
             return {}
         known = {variable.path for variable in self.encoder.weights}
         return {path: checkpoint.tensors[path] for path in ours.shapes() if path not in known}
+
+    def _known_masked_lm(self, ours: Checkpoint) -> dict[str, Tensor]:
+        """The weights of the checkpoint's masked-language-model head; DataError if it has none."""
+        assert self._start
+        paths = [path for path in ours.shapes() if path.startswith("masked_lm/")]
+        if missing := [path for path in paths if path not in self._start.checkpoint.tensors]:
+            raise DataError(
+                f"{self._start.path}: no {missing[0]}, a part of the masked-language-model head that sparse vectors "
+                "come from; start from a pre-trained model that kept its head"
+            )
+        return {path: self._start.checkpoint.tensors[path] for path in paths}
 
     def _known_layers(self, vectors: EmbeddingConfig) -> dict[str, Tensor]:
         """The weights of the checkpoint's layers for vectors, if it was published with the same ones; else {}."""

@@ -1,0 +1,121 @@
+"""SparseEncoder: texts as weights of pieces, for inverted indices."""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Self
+
+import tensorflow as tf
+
+from bert_tf.api.base import absolute, check_export
+from bert_tf.api.plain_values import Values, texts_of
+from bert_tf.api.sentence_encoder import VectorModel
+from bert_tf.checkpoints import directory as model_directory
+from bert_tf.checkpoints import open_with_warnings
+from bert_tf.checkpoints.directory import task_and_model
+from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.config import EmbeddingsConfig
+from bert_tf.config.train import BatchSize, InferenceDtype
+from bert_tf.config.values import checked_arguments
+from bert_tf.errors import DataError
+from bert_tf.files import text_path
+from bert_tf.inference.saved_model import Exported, export, on_cpu
+from bert_tf.inference.session import Optimization
+from bert_tf.model.encoder import encoder_of
+from bert_tf.quiet import traced_function
+from bert_tf.tasks.sparse_encoding import SparseEncoding
+from bert_tf.training.dtype import infer_in
+from bert_tf.training.runs.finetuning import Start
+from bert_tf.types import Json, StrPath, Tensors
+
+_LENGTH = 256
+
+
+@checked_arguments
+class SparseEncoder(VectorModel):
+    """Computes sparse vectors of texts: weights of pieces, by which an inverted index finds texts (SPLADE).
+
+    A text's weight of a piece is the largest log(1 + relu(logit)) that the masked language model gives it at any token.
+
+    Attributes:
+        encoder: the Keras model.
+        tokenizer: its tokenizer.
+
+    Examples:
+        >>> encoder = bert_tf.SparseEncoder.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> weights = encoder.encode(["A man plays a guitar."])[0]
+        >>> all(weight > 0 for weight in weights.values())
+        True
+    """
+
+    def __init__(self, path: str, checkpoint: Checkpoint, max_length: int | None, dtype: InferenceDtype) -> None:
+        self._path, self._start, self._dtype = path, Start(path, checkpoint.lasting()), dtype
+        self._config, self._results = EmbeddingsConfig(), {}
+        if checkpoint.head != "masked_lm":
+            raise DataError(
+                f"{path}: no masked-language-model head, from which sparse vectors come; expected a pre-trained model "
+                "that kept its head, or a sparse encoder"
+            )
+        limit = checkpoint.config.max_position_embeddings
+        task = checkpoint.task or {}
+        own = task["settings"]["max_length"] if task.get("name") == SparseEncoding.name else _LENGTH
+        self._max_length = min(max_length or own, limit)
+        self._take(self._start.checkpoint)
+
+    @classmethod
+    def from_pretrained(
+        cls, path: StrPath, *, max_length: int | None = None, dtype: InferenceDtype = "float32"
+    ) -> Self:
+        """Opens a sparse encoder, or a masked language model, which can become one by `fit`.
+
+        Args:
+            path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME".
+            max_length: tokens per text, special tokens included; None for that of the model, or 256.
+            dtype: as for `TextClassifier.from_pretrained`.
+        """
+        path = absolute(path)
+        return cls(path, open_with_warnings(path), max_length, dtype)
+
+    def encode(self, texts: Values, *, batch_size: BatchSize = 32) -> list[dict[str, float]]:
+        """The pieces of each text with their weights, the largest first."""
+        listed, found = texts_of(texts), []
+        for first in range(0, len(listed), batch_size):
+            answers = self._encode(tf.constant(listed[first : first + batch_size]))
+            pieces, weights = (answers[name].to_list() for name in ("pieces", "weights"))
+            for names, values in zip(pieces, weights, strict=True):
+                found.append(dict(zip((name.decode() for name in names), values, strict=True)))
+        return found
+
+    @functools.cached_property
+    def _encode(self) -> Callable[[tf.Tensor], Tensors]:
+        codec = self.task.codec
+
+        def encode(text: tf.Tensor) -> Tensors:
+            return codec.pieces(codec.vectors(self.model, codec.token_features({"text": text})))
+
+        return traced_function(encode, reduce_retracing=True)
+
+    def save(self, path: StrPath) -> None:
+        """Writes the model to a directory, for `from_pretrained` and the programs of this package."""
+        model_directory.save(text_path(path), self.model, self.encoder, self.task)
+
+    def export(self, path: StrPath, *, check: bool = True, optimize: Optimization = "none") -> Exported:
+        """Exports a SavedModel from texts to pieces and their weights; arguments as for `TextClassifier.export`."""
+        check_export(path, "saved_model", optimize)
+        with on_cpu():
+            task, model = task_and_model(self._stored(), self._path)
+        return export(task, model, os.fspath(path), check=check, optimize=optimize)
+
+    def _stored(self) -> Checkpoint:
+        return model_directory.stored(self.model, self.encoder, self.task)[""]
+
+    def _own_vectors(self) -> Json:
+        return {"sparse": True, "max_length": self._max_length}
+
+    def _take(self, trained: Checkpoint) -> None:
+        _, self.model = task_and_model(trained, self._path)
+        self.tokenizer = trained.tokenizer_of_text(self._path)
+        self.task = SparseEncoding(self.tokenizer, self._max_length)
+        infer_in(self._dtype, self.model)
+        self.encoder = encoder_of(self.model)
+        self.__dict__.pop("_encode", None)
