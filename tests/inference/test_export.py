@@ -33,11 +33,11 @@ LENGTH = 32
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
 
 
-def make():
+def make(scale=0.5, **parts):  # with small weights all texts get nearly the same answer
     config = ClassificationConfig(max_length=LENGTH)
     task = Classification(Tokenizer(VOCABULARY), config, labels=("negative", "positive"), pair=False)
-    encoder = BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, num_layers=1))
-    return task, randomize(task.build(encoder), scale=0.5)  # with small weights all texts get nearly the same answer
+    shape = {"vocab_size": len(VOCABULARY), "max_position_embeddings": LENGTH, "num_layers": 1}
+    return task, randomize(task.build(BertEncoder(small_config(**shape | parts))), scale=scale)
 
 
 class Served(NamedTuple):

@@ -19,6 +19,7 @@ from bert_tf.model.precision.optimize import optimized
 from bert_tf.model.ranges import products
 from tests.errors import raises
 from tests.inference.test_export import make
+from tests.model.small import MODERNBERT
 
 
 def unpacked(numbers, scales, size):
@@ -51,8 +52,13 @@ def test_matrices_of_any_width_are_packed_and_decoded(size):
     assert not found[3].any()
 
 
-def test_an_export_in_int4_computes_with_the_rounded_weights_and_is_smaller(tmp_path):
-    task, model = make()
+@pytest.mark.parametrize(
+    "parts",
+    [{}, pytest.param({"scale": 0.2, "num_layers": 2} | MODERNBERT, marks=pytest.mark.slow)],
+    ids=["BERT", "ModernBERT"],
+)
+def test_an_export_in_int4_computes_with_the_rounded_weights_and_is_smaller(tmp_path, parts):
+    task, model = make(**parts)
     encoder = encoder_of(model)
     exported = export(task, model, str(tmp_path), optimize="int4", check=False)
     card = json.loads(pathlib.Path(exported.path, "assets.extra/model_card.json").read_text())

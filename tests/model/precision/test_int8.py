@@ -25,7 +25,7 @@ from tests.errors import raises
 from tests.inference.exports import LENGTH, VOCABULARY, classifier
 from tests.inference.test_export import make
 from tests.model.numpy_bert import ACTIVATIONS
-from tests.model.small import randomize, small_config
+from tests.model.small import MODERNBERT, randomize, small_config
 
 TEXTS = calibration_texts()
 
@@ -219,8 +219,16 @@ def test_the_words_are_rounded_by_row():
 
 
 @exports_int8
-def test_an_export_in_int8_is_smaller_and_answers_nearly_the_same(tmp_path):
-    task, model = make()
+@pytest.mark.parametrize(
+    "parts, gelu",
+    [
+        ({}, b"GeluApproximate"),
+        pytest.param({"scale": 0.3, "num_layers": 2} | MODERNBERT, b"GeluExact", marks=pytest.mark.slow),
+    ],
+    ids=["BERT", "ModernBERT"],
+)
+def test_an_export_in_int8_is_smaller_and_answers_nearly_the_same(tmp_path, parts, gelu):
+    task, model = make(**parts)
     exported = export(task, model, str(tmp_path), optimize="int8")
     texts = ["A film to remember.", "the good " * 40, ""]
     loaded, features = ask.Model(exported.path), task.codec.token_features({"text": tf.constant(texts)})
@@ -230,7 +238,7 @@ def test_an_export_in_int8_is_smaller_and_answers_nearly_the_same(tmp_path):
     assert np.abs(found - expected).max() > 1e-5
     assert "all in TF Serving since 2.17.0; int8: the last layer differs by" in exported.checked
     graph = pathlib.Path(exported.path, "saved_model.pb").read_bytes()
-    assert b"_QuantizedMatMul" in graph and b"GeluApproximate" in graph
+    assert b"_QuantizedMatMul" in graph and gelu in graph
     variables = os.path.getsize(f"{exported.path}/variables/variables.data-00000-of-00001")
     assert variables < 0.6 * 4 * model.count_params()
     card = json.loads(pathlib.Path(exported.path, "assets.extra/model_card.json").read_text())
