@@ -18,7 +18,7 @@ from bert_tf.text.base import ROBERTA, Added, special_names
 from bert_tf.text.normalizer import AlbertNormalizer
 from bert_tf.text.subwords import SubwordTokenizer
 from bert_tf.text.tf_text import SentencePiece
-from bert_tf.text.trie import build_trie
+from bert_tf.text.trie import UNUSED, build_trie
 from bert_tf.text.vocabulary import check_length
 from bert_tf.types import Json, StrPath
 
@@ -69,7 +69,8 @@ def charsmap(replaced: Mapping[str, str]) -> bytes:
         at[text] = len(pool)
         pool += text.encode() + b"\0"
     units = build_trie({text.encode(): at[replaced[text]] for text in sorted(replaced)})
-    units = np.pad(units, (0, -len(units) % 256)).astype("<u4")  # in whole blocks, as darts-clone makes them
+    # In whole blocks, as darts-clone makes them.
+    units = np.pad(units, (0, -len(units) % 256), constant_values=UNUSED).astype("<u4")
     return struct.pack("<I", units.nbytes) + units.tobytes() + pool
 
 

@@ -18,6 +18,7 @@ from bert_tf.types import Array
 _SLOT = 64
 _ROOT_BASE = 256  # the root's children may be any byte: cells 256-511
 _FIRST_SLOT = (_ROOT_BASE + 256) // _SLOT
+UNUSED = 1 << 31  # no byte leads there; to a cell of zeros U+0000 would
 
 
 def build_trie(values: Mapping[bytes, int]) -> Array:
@@ -48,7 +49,7 @@ def build_trie(values: Mapping[bytes, int]) -> Array:
     free[leaves] = free[list(branches.values())] = False
     value_cells = np.flatnonzero(free)[: len(values)]
 
-    units = np.zeros(max(cells, int(value_cells[-1]) + 1), np.uint32)
+    units = np.full(max(cells, int(value_cells[-1]) + 1), UNUSED, np.uint32)
     units[0] = _ROOT_BASE << 10
     for prefix, cell in branches.items():
         base = slots[prefix] * _SLOT ^ 0x80  # so that base ^ (0x80 | low) is the slot's cell `low`

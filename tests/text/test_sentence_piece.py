@@ -158,7 +158,7 @@ def test_a_model_without_normalization_is_quiet_and_keeps_texts(texts, capfd):
     model = with_fairseq_ids(sentence_piece_model(**settings))
     reference = sentencepiece.SentencePieceProcessor(model_proto=model)
     capfd.readouterr()
-    tokenizer = SentencePieceTokenizer(model)
+    tokenizer, texts = SentencePieceTokenizer(model), [*texts, "a\0▁b", "▁\0"]
     found = tokenizer.tokenize(texts)
     assert capfd.readouterr().err == ""
     assert found.to_list() == reference.encode(texts)
@@ -200,7 +200,7 @@ def bytes_of_bpe():
     return gemma().tokenizer, sentencepiece.SentencePieceProcessor(model_proto=gemma_model())
 
 
-CODE = ["def f(x):\n    return  x\n\n", "  a", " a ", "a😀b", "\0a", "\tx\n\n\ny   =  10"]
+CODE = ["def f(x):\n    return  x\n\n", "  a", " a ", "a😀b", "\0a", "a\0▁b", "\0\0▁", "\tx\n\n\ny   =  10"]
 
 
 def test_bpe_with_bytes_and_all_spaces_is_that_of_the_reference(bytes_of_bpe, texts):
