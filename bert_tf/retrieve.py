@@ -7,7 +7,6 @@ paragraphs (--data.format=squad), whose second texts are the collection.
 import functools
 import os
 
-import numpy as np
 from absl import flags
 
 from bert_tf.app import data_flags, dtype_flag, run
@@ -21,21 +20,19 @@ from bert_tf.inference.retrieval import (
     DEPTH,
     Collection,
     Ranking,
+    analysis_of,
     open_collection,
     reranked,
     search,
-    texts_with,
     write_run,
 )
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.metrics.retrieval import means
-from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.metrics.units import metrics_line
-from bert_tf.tasks.benchmark import LISTED, ErrorAnalysis, ErrorExample
+from bert_tf.tasks.benchmark import ErrorAnalysis
 from bert_tf.training.dtype import infer_in
 from bert_tf.training.evaluation import print_report
 from bert_tf.training.reporter import PAGE
-from bert_tf.types import Array
 
 _INIT = flags.DEFINE_string(
     "init", None, "Model in any format that bert_tf.load reads, e.g. hf://OWNER/NAME.", required=True
@@ -65,7 +62,7 @@ def main(_: list[str]) -> None:
         score = functools.partial(scores_of, *open_reranker(_RERANKER.value))
         ranking = reranked(ranking, collection, _RERANKED.value, score)
     columns = ranking.metrics(collection.judgements)
-    metrics, analysis = means(columns), _analysis(collection, ranking, columns)
+    metrics, analysis = means(columns), analysis_of(collection, ranking, columns)
     results = {
         "program": "retrieve",
         "init": _INIT.value,
@@ -94,31 +91,6 @@ def _write(
     write_text(os.path.join(_OUTPUT.value, PAGE), analysis_page(evaluated, metrics, {}, analysis))
     with replacing(os.path.join(_OUTPUT.value, "run.trec")) as temporary:
         write_run(temporary, ranking)
-
-
-def _analysis(collection: Collection, ranking: Ranking, columns: dict[str, Array]) -> ErrorAnalysis:
-    """Intervals of the metrics, and the queries that did not find a relevant text first, the worst first."""
-    names = list(columns)
-    intervals = bootstrap_intervals(
-        lambda *values: {name: float(np.mean(one)) for name, one in zip(names, values, strict=True)}, *columns.values()
-    )
-    wrong = [
-        row
-        for row in np.argsort(columns["mrr@10"], kind="stable")
-        if collection.judgements[ranking.queries[row]].get(ranking.found[row][0], 0) <= 0
-    ][:LISTED]
-    best = {row: max(collection.judgements[ranking.queries[row]].items(), key=lambda one: one[1])[0] for row in wrong}
-    texts = texts_with(collection, {*best.values(), *(ranking.found[row][0] for row in wrong)})
-    errors = [
-        ErrorExample(
-            (collection.queries[ranking.queries[row]],),
-            texts[best[row]],
-            texts[ranking.found[row][0]],
-            ranking.queries[row],
-        )
-        for row in wrong
-    ]
-    return ErrorAnalysis(intervals=intervals, errors=errors)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,9 @@ from bert_tf.inputs.datasets.examples import ReadReport, TextGroup, is_blank
 from bert_tf.inputs.datasets.groups import read_judgements, read_texts_by_id
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.metrics.retrieval import by_query, nearest, unit_vectors
+from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.progress import bar
+from bert_tf.tasks.benchmark import LISTED, ErrorAnalysis, ErrorExample
 from bert_tf.types import Array
 
 BLOCK = 8192  # texts that are encoded at a time
@@ -198,6 +200,31 @@ def reranked(
 def texts_with(collection: Collection, wanted: set[str]) -> dict[str, str]:
     """The texts with these ids."""
     return {one: text for one, text in collection.texts() if one in wanted}
+
+
+def analysis_of(collection: Collection, ranking: Ranking, columns: dict[str, Array]) -> ErrorAnalysis:
+    """Intervals of the metrics, and the queries that did not find a relevant text first, the worst first."""
+    names = list(columns)
+    intervals = bootstrap_intervals(
+        lambda *values: {name: float(np.mean(one)) for name, one in zip(names, values, strict=True)}, *columns.values()
+    )
+    wrong = [
+        row
+        for row in np.argsort(columns["mrr@10"], kind="stable")
+        if collection.judgements[ranking.queries[row]].get(ranking.found[row][0], 0) <= 0
+    ][:LISTED]
+    best = {row: max(collection.judgements[ranking.queries[row]].items(), key=lambda one: one[1])[0] for row in wrong}
+    texts = texts_with(collection, {*best.values(), *(ranking.found[row][0] for row in wrong)})
+    errors = [
+        ErrorExample(
+            (collection.queries[ranking.queries[row]],),
+            texts[best[row]],
+            texts[ranking.found[row][0]],
+            ranking.queries[row],
+        )
+        for row in wrong
+    ]
+    return ErrorAnalysis(intervals=intervals, errors=errors)
 
 
 def write_run(path: str, ranking: Ranking, tag: str = "bert_tf") -> None:
