@@ -5,6 +5,7 @@ As sentence-transformers' CrossEncoder: a classifier with one output, and an act
 
 import dataclasses
 import functools
+import types
 from collections.abc import Sequence
 
 import keras
@@ -271,6 +272,7 @@ class Reranking(FineTuningTask):
 
     name = "reranking"
     problem_type = "regression"
+    meanings = types.MappingProxyType({})  # whatever its activation, a higher score is better
     Config = RerankerConfig
     State = RerankerState
     example = TextGroup

@@ -3,8 +3,9 @@
 import abc
 import dataclasses
 import json
+import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypedDict
 
 import keras
@@ -154,8 +155,13 @@ class FineTuningTask(Task):
         state: what it has learned; the parts share it.
         example: class of its examples, e.g. TextExample.
         benchmark: judges predictions, by the metrics of the data set.
+        meanings: settings that say what the outputs of the head mean, with the value of models that have none: training
+            goes on with the head of a checkpoint that has the same.
     """
 
+    meanings: ClassVar[Mapping[str, Any]] = types.MappingProxyType(
+        {"labels": None, "intents": None, "activation": "linear"}
+    )
     Config: ClassVar[type[TaskConfig]]
     State: ClassVar[type[State]] = State
     example: ClassVar[type[Any]]

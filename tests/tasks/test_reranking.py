@@ -1,6 +1,7 @@
 """Rerankers: losses against formulas, files of CrossEncoders, and what is refused."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -69,6 +70,36 @@ def test_a_cross_encoder_is_written_and_read_with_its_activation(tmp_path):
     scores = [one["scores"][0] for one in published.predict(pairs)]
     np.testing.assert_allclose(scores, [one["value"] for one in number.predict(pairs)], rtol=1e-5)
     np.testing.assert_allclose(scores, [one["scores"][0] for one in model.predict(pairs)], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_losses_are_those_of_sentence_transformers(tmp_path):
+    sys.modules.setdefault("triton", None)  # PyTorch's would load the libraries of a GPU a second time
+    torch = pytest.importorskip("torch")
+    theirs = pytest.importorskip("sentence_transformers.cross_encoder")
+    fitted("reranking").model.save(tmp_path / "ours")
+    convert(str(tmp_path / "ours"), "huggingface", str(tmp_path / "theirs"))
+    values = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    values.pop("bert_tf", None)
+    values |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(values))
+    encoder = theirs.CrossEncoder(str(tmp_path / "theirs"), device="cpu", max_length=LENGTH)
+    losses = theirs.losses
+    groups = [("a b", "c d", "b"), ("the good", "a b c", "d d"), ("c", "d a", "b")]
+    scores = SCORES[:, :2].tolist()
+    queries, firsts, seconds = map(list, zip(*groups, strict=True))
+    pairs = [queries * 2, firsts + seconds]
+    expected = {
+        "bce": losses.BinaryCrossEntropyLoss(encoder)(pairs, torch.tensor([1.0] * 3 + [0.0] * 3)),
+        "mse": losses.MSELoss(encoder)(pairs, torch.tensor(np.float32(scores).T.ravel())),
+        "margin_mse": losses.MarginMSELoss(encoder)([queries, firsts, seconds], torch.tensor(np.float32(scores))),
+    }
+    settings = {"epochs": 1, "batch_size": 3, "learning_rate": 1e-12, "dtype": "float32", "verbose": False}
+    for objective, value in expected.items():
+        given = {"max_length": LENGTH, "objective": objective}
+        model = bert_tf.Reranker.from_pretrained(tmp_path / "theirs", **given)
+        history = model.fit(groups, None if objective == "bce" else scores, **settings)
+        assert history.history["loss"][0] == pytest.approx(value.item(), rel=1e-5), objective
 
 
 def test_texts_are_sorted_by_their_scores():
