@@ -37,7 +37,7 @@ def contestants(data: str, arguments: argparse.Namespace) -> list[Contestant]:
     ours = Python(sys.executable, ("bert_tf",))
     torch = Python(arguments.torch_python, ("torch", "transformers", "accelerate"), ".venv-torch/.ready")
     sentences = round(arguments.epochs * _SENTENCES["train"])
-    shared = {"accuracy": arguments.accuracy, "sentences": sentences, "batch": _BATCH}
+    shared = {"metric": "accuracy", "least": arguments.accuracy, "sentences": sentences, "batch": _BATCH}
     half = -(-sentences // _BATCH // 2)
     listed = []
     for dtype in arguments.dtypes.split(","):
@@ -66,20 +66,20 @@ def contestants(data: str, arguments: argparse.Namespace) -> list[Contestant]:
     return [each for each in listed if each.name.startswith("bert_tf") or re.search(arguments.only, each.name)]
 
 
-def table(cases: Sequence[Mapping[str, Any]]) -> str:
+def table(cases: Sequence[Mapping[str, Any]], metric: str = "accuracy", unit: str = "sentences") -> str:
     """The Markdown table: medians, with the lowest and highest in brackets."""
-    lines = ["| | whole command | steady | accuracy | peak memory |", "|---|---|---|---|---|"]
+    lines = [f"| | whole command | steady | {metric} | peak memory |", "|---|---|---|---|---|"]
     for row in cases[0]["rows"]:
         if "rate" not in row:
             lines.append(f"| {row['name']} | {row.get('error') or row['left_out']} | | | |")
             continue
-        seconds, steady, accuracy = (
-            [each[key] for each in row["rounds"]] for key in ("seconds", "sentences_per_second", "accuracy")
+        seconds, steady, reached = (
+            [each[key] for each in row["rounds"]] for key in ("seconds", "sentences_per_second", metric)
         )
         lines.append(
             f"| {row['name']} | {statistics.median(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f}) | "
-            f"{statistics.median(steady):.3g} sentences/s ({min(steady):.3g} to {max(steady):.3g}) | "
-            f"{statistics.median(accuracy):.3f} | {row['peak_megabytes'] / 1000:.1f} GB |"
+            f"{statistics.median(steady):.3g} {unit}/s ({min(steady):.3g} to {max(steady):.3g}) | "
+            f"{statistics.median(reached):.3f} | {row['peak_megabytes'] / 1000:.1f} GB |"
         )
     return "\n".join(lines)
 

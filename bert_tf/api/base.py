@@ -424,6 +424,16 @@ class FineTuned(Model[FineTuningTask], Trainable):
     def _predict(self) -> Callable[[Iterable[Any], int], Iterator[tuple[Any, Json]]]:
         return predictor(*self._trained(), current_strategy())
 
+    @contextlib.contextmanager
+    def _configured(self, **settings: Any) -> Iterator[None]:
+        """Other settings of the task for one call."""
+        before = self._config
+        self._config = dataclasses.replace(before, **settings)
+        try:
+            yield
+        finally:
+            self._config = before
+
     def _take(self, trained: Checkpoint) -> None:
         self._load(*model_directory.task_and_model(trained, self._path))
 

@@ -207,7 +207,8 @@ class SentenceEncoder(VectorModel):
         """Evaluates the vectors.
 
         Args:
-            x, y: as for `fit`.
+            x: as for `fit`.
+            y: as for `fit`.
             batch_size: texts per batch.
 
         Returns:

@@ -1,6 +1,5 @@
 """The models of the Python API: a class per task, and one for vectors of texts."""
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping
@@ -43,6 +42,8 @@ from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.tagging import Tagging
 from bert_tf.types import Json, StrPath, TfFunction
 
+_FEW_STEPS = 60
+
 
 class _TextModel(FineTuned):
     """A model of texts or pairs of texts."""
@@ -65,6 +66,7 @@ class _TextModel(FineTuned):
         return ExampleData(text="text", second_text=second, label="label")
 
 
+@checked_arguments
 class TextClassifier(_TextModel):
     """Classifies texts, or pairs of texts given as tuples.
 
@@ -83,6 +85,27 @@ class TextClassifier(_TextModel):
     """
 
     _kind = Classification
+
+    def fit(self, x: Values, y: Values = None, *, few_labels: bool = False, **settings: Any) -> keras.callbacks.History:
+        """Fine-tunes the pre-trained model.
+
+        Args:
+            x: inputs; see `Trainable.fit`.
+            y: their labels.
+            few_labels: learns from few examples per class, about 4 to 64, best from a sentence encoder: vectors of
+                texts of a class get near each other, and a logistic regression on the vectors gives the class (SetFit;
+                `head="vector"` in a config). By default it then takes 60 updates of 32 examples, and is evaluated at
+                the end.
+            **settings: as for `Trainable.fit`.
+        """
+        if not few_labels:
+            return super().fit(x, y, **settings)
+        if not {"epochs", "steps"} & settings.keys():
+            settings["steps"] = _FEW_STEPS
+        if "steps" in settings:
+            settings.setdefault("evaluate_every", settings["steps"])
+        with self._configured(head="vector"):
+            return super().fit(x, y, **settings)
 
     def _gold(self, label: Any, line: Json, location: str) -> Json:
         return {"label": integer(label)}
@@ -115,13 +138,10 @@ class MultiLabelClassifier(_TextModel):
 
     def fit(self, x: Values, y: Values = None, **settings: Any) -> keras.callbacks.History:
         """As `TextClassifier.fit`."""
-        before, columns = self._config, column_names(y)
-        if columns and not before.labels:  # all of them: a label may have no example
-            self._config = dataclasses.replace(before, labels=columns)
-        try:
+        columns = column_names(y)
+        # All of them: a label may have no example.
+        with self._configured(labels=self._config.labels or tuple(columns)):
             return super().fit(x, y, **settings)
-        finally:
-            self._config = before
 
     def _gold(self, label: Any, line: Json, location: str) -> Json:
         if isinstance(label, Cell):  # from a table that `bert_tf.read` has read

@@ -13,7 +13,7 @@ from bert_tf.config import BertConfig, EmbeddingConfig, FeatureConfig, from_dict
 from bert_tf.config.values import shown
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.head_table import HEADS, Labels, build, variable_shapes
+from bert_tf.model.head_table import HEADS, Labels, Reads, build, variable_shapes
 from bert_tf.model.mode import Mode, computing
 from bert_tf.model.ranges import Ranges
 from bert_tf.tasks import TASKS
@@ -215,15 +215,19 @@ class Checkpoint:
             for path, variable in encoder.ranges.by_path.items():
                 variable.assign(self.ranges[path].read())
 
-    def _head(self) -> tuple[str | None, Labels, FeatureConfig | None]:
-        """The head, the number of its labels if it has any, and the layers that it reads if they can be chosen."""
+    def _head(self) -> tuple[str | None, Labels, Reads]:
+        """The head, the number of its labels if it has any, and what it reads of the encoder if that can be chosen."""
         if not self.task or not self.head:
             return None, None, None
-        head, settings, features = HEADS[self.head], self.task["settings"], None
-        if head.features:
-            features = from_dict(FeatureConfig, settings.get("features", {}))
+        head, settings = HEADS[self.head], self.task["settings"]
+        reads: Reads = None
+        if head.reads == "features":
+            reads = features = from_dict(FeatureConfig, settings.get("features", {}))
             features.check(self.config.num_layers)
-        return self.head, head.sizes(settings), features
+        elif head.reads == "vectors":
+            reads = vectors = from_dict(EmbeddingConfig, settings.get("vectors") or {}).check()
+            vectors.features.check(self.config.num_layers)
+        return self.head, head.sizes(settings), reads
 
 
 class Written(NamedTuple):

@@ -21,7 +21,7 @@ OBJECTIVES: dict[str, tuple[str, ...]] = {
     "triplets": ("in_batch", "triplet"),
     "scored pairs": ("cosent", "cosine"),
     "scored texts": ("margin_mse", "kl"),  # a score for each text after the first
-    "classes": ("batch_hard",),
+    "classes": ("batch_hard", "class_pairs"),
     "vectors": ("same_vectors",),  # of a teacher
 }
 # The same for a reranker.
@@ -124,6 +124,10 @@ class EmbeddingConfig:
         for number, layer in enumerate(self.dense):
             check_fields(layer, f"dense[{number}]")
         return self
+
+    def width(self, states: int) -> int:
+        """Number of values of a vector of a sentence, for states of tokens of this width."""
+        return self.size or (self.dense[-1].units if self.dense else len(self.pools) * states)
 
     def shapes(self, hidden: int) -> Shapes:
         """Shapes of the variables of `dense` by path, for an encoder of this hidden size."""

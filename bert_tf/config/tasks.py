@@ -15,6 +15,7 @@ from bert_tf.errors import ConfigError
 _LABELS = "write each once, as --config.task.labels=\"('neg','pos')\""
 _LENGTH: Rule = {"at_least": 8, "at_most": 1_000_000}
 _SPECIAL = 3  # special tokens of a pair of texts; RoBERTa's four shorten a stride that is too long
+_NEW_VECTORS = EmbeddingConfig(pool="mean", long_texts="head", normalize=True)  # of a checkpoint without any
 _TOKENS: Rule = {"at_least": 1, "at_most": 1_000_000}
 
 
@@ -104,20 +105,40 @@ def check_weights(class_weights: Sequence[float], labels: Sequence[str]) -> None
         )
 
 
+def check_vectors(vectors: EmbeddingConfig | None) -> None:
+    """Raises ConfigError unless these are settings of vectors of sentences, or None."""
+    if vectors and vectors.check().per != "sentence":
+        raise ConfigError(f"task.vectors.per is {vectors.per!r}; expected sentence")
+
+
 @dataclasses.dataclass
 class ClassificationConfig(LabelsConfig, api="TextClassifier"):
     """Settings of classification.
 
     Attributes:
-        head: "pooled", a dense layer on the pooled output, or "bilstm", one on a BiLSTM over all tokens.
+        head: "pooled", a dense layer on the pooled output; "bilstm", one on a BiLSTM over all tokens; or "vector", for
+            few examples: vectors of texts of a class get near each other, and a logistic regression on the vectors
+            gives the class (SetFit: Tunstall et al., 2022, arXiv:2209.11055).
+        vectors: with "vector", how vectors are computed; None as in the checkpoint, or with the mean of all tokens.
     """
 
-    head: str = setting("pooled", choices=("pooled", "bilstm"))
+    head: str = setting("pooled", choices=("pooled", "bilstm", "vector"))
+    vectors: EmbeddingConfig | None = dataclasses.field(default=None, metadata={"sparse": True})
 
     def check(self) -> Self:
         if len(super().check().labels) == 1:
             raise ConfigError(f"task.labels has only {self.labels[0]!r}; expected at least two: {_LABELS}")
+        if self.vectors and self.head != "vector":
+            raise ConfigError("task.vectors is only for task.head=vector; set that, or leave task.vectors out")
+        check_vectors(self.vectors)
         return self
+
+    def published(self, vectors: EmbeddingConfig | None, limit: int) -> "ClassificationConfig":
+        if self.head != "vector":
+            return self
+        own = self.vectors or vectors or _NEW_VECTORS
+        kept = {name: getattr(own, name) for name in ("pool", "features", "dense", "size", "normalize")}
+        return dataclasses.replace(self, vectors=EmbeddingConfig(**kept))
 
 
 @dataclasses.dataclass
@@ -290,7 +311,8 @@ class EmbeddingsConfig(TaskConfig, api="SentenceEncoder"):
             et al., 2017, arXiv:1705.00652). "triplet": the second text is nearer to the first than the third, by
             `margin`. "cosent": cosines are in the order of the numbers. "cosine": cosines are the numbers, from 0 to 1.
             "batch_hard": the farthest text of the same class is nearer than the nearest of another, by `margin`
-            (Hermans et al., 2017, arXiv:1703.07737). "margin_mse": dot products differ as the scores do (Hofstaetter
+            (Hermans et al., 2017, arXiv:1703.07737). "class_pairs": cosines are 1 within a class, and 0 between classes
+            (Tunstall et al., 2022, arXiv:2209.11055). "margin_mse": dot products differ as the scores do (Hofstaetter
             et al., 2020, arXiv:2010.02666). "kl": their softmax is that of the scores. "same_vectors": all texts of an
             example have the vector that the teacher gives its first text (Reimers and Gurevych, 2020,
             arXiv:2004.09813).
@@ -329,10 +351,7 @@ class EmbeddingsConfig(TaskConfig, api="SentenceEncoder"):
         super().check()
         if 0 < self.max_length < _LENGTH["at_least"]:
             raise ConfigError(f"task.max_length is {self.max_length}; expected at least {_LENGTH['at_least']}, or 0")
-        if self.vectors:
-            self.vectors.check()
-            if self.vectors.per != "sentence":
-                raise ConfigError(f"task.vectors.per is {self.vectors.per!r}; expected sentence")
+        check_vectors(self.vectors)
         if bool(self.teacher) != (self.objective == "same_vectors") and (self.teacher or self.objective):
             raise ConfigError(
                 f"task.objective is {self.objective!r} and task.teacher {self.teacher!r}; a teacher goes with "
@@ -355,7 +374,7 @@ class EmbeddingsConfig(TaskConfig, api="SentenceEncoder"):
 
     def published(self, vectors: EmbeddingConfig | None, limit: int) -> "EmbeddingsConfig":
         scale = self.scale or (1.0 if self.sparse else 20.0)
-        own = self.vectors or vectors or EmbeddingConfig(pool="mean", long_texts="head", normalize=True)
+        own = self.vectors or vectors or _NEW_VECTORS
         length = self.max_length or min(own.max_length or 256, limit)
         prompts = dict(own.prompts)
         for name, prompt in (("query", self.query_prompt), ("passage", self.passage_prompt)):

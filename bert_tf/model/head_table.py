@@ -10,13 +10,14 @@ from typing import Any, TypeAlias
 
 import keras
 
-from bert_tf.config import BertConfig, FeatureConfig
+from bert_tf.config import BertConfig, EmbeddingConfig, FeatureConfig
 from bert_tf.model import heads
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import dense_shapes, encoder_shapes, transform_shapes
 from bert_tf.types import Json
 
 Labels: TypeAlias = int | tuple[int, ...] | None  # output sizes that are numbers of labels
+Reads: TypeAlias = FeatureConfig | EmbeddingConfig | None  # what a head reads of the encoder, where it can be chosen
 _Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
 
@@ -55,6 +56,14 @@ def _bilstm_shapes(config: BertConfig, labels: int, features: FeatureConfig | No
     } | dense_shapes("classifier", 2 * hidden, labels)
 
 
+def _vector_shapes(config: BertConfig, labels: int, vectors: EmbeddingConfig | None) -> _Shapes:
+    hidden, vectors = config.hidden_size, vectors or EmbeddingConfig()
+    return {
+        **vectors.shapes(hidden),
+        **dense_shapes("classifier", vectors.width(vectors.features.width * hidden), labels),
+    }
+
+
 def _intent_and_slots_shapes(config: BertConfig, labels: tuple[int, int]) -> _Shapes:
     return dense_shapes("intent", config.hidden_size, labels[0]) | dense_shapes("slots", config.hidden_size, labels[1])
 
@@ -65,14 +74,15 @@ class Head:
 
     Attributes:
         name: in saved models and in tasks.
-        build: function from the encoder to the model. It also takes `labels` if the head has labels, and `features` if
-            it reads them.
-        shapes: function from the encoder's config, and `labels` and `features` as for `build`, to the shapes of the
-            head's variables by path. A layer of Keras knows them only once it has created the variables, 1.3 GB for a
-            large model; tests/model/test_build.py compares both.
+        build: function from the encoder to the model. It also takes `labels` if the head has labels, and an argument
+            with the name in `reads`.
+        shapes: function from the encoder's config, and `labels` and `reads` as for `build`, to the shapes of the head's
+            variables by path. A layer of Keras knows them only once it has created the variables, 1.3 GB for a large
+            model; tests/model/test_build.py compares both.
         pooled: whether it reads the pooled output, so that the encoder needs a pooler.
         labels: for each output with a free size, the setting of the task that lists its labels; () if there is none.
-        features: whether the layers of the encoder that it reads can be chosen.
+        reads: the setting of the task that says what it reads of the encoder: "features", which layers, or "vectors",
+            which vectors of texts; "" if that cannot be chosen.
         grouped: whether an example is several sequences, and the inputs are [batch, sequences, length].
         output: name of the logits, if there is one kind.
         transformers: end of the name of its class in Transformers; "" if no family there has one.
@@ -85,16 +95,16 @@ class Head:
     shapes: Callable[..., _Shapes]
     pooled: bool = False
     labels: tuple[str, ...] = ()
-    features: bool = False
+    reads: str = ""
     grouped: bool = False
     output: str = "logits"
     transformers: str = ""
     transformers_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     like: str = ""
 
-    def options(self, labels: Labels, features: FeatureConfig | None) -> Json:
+    def options(self, labels: Labels, reads: Reads) -> Json:
         """Those of these arguments of `build` and `shapes` that the head takes."""
-        return ({"labels": labels} if self.labels else {}) | ({"features": features} if self.features else {})
+        return ({"labels": labels} if self.labels else {}) | ({self.reads: reads} if self.reads else {})
 
     def sizes(self, settings: Mapping[str, Any]) -> Labels:
         """The argument `labels` for a task with these settings."""
@@ -185,7 +195,7 @@ HEADS = {
             functools.partial(heads.bilstm_head, sequences=False),
             _bilstm_shapes,
             labels=("labels",),
-            features=True,
+            reads="features",
             like="classification",
         ),
         Head(
@@ -193,8 +203,16 @@ HEADS = {
             functools.partial(heads.bilstm_head, sequences=True),
             _bilstm_shapes,
             labels=("labels",),
-            features=True,
+            reads="features",
             like="tagging",
+        ),
+        Head(
+            "classification_vector",
+            heads.vector_classifier,
+            _vector_shapes,
+            labels=("labels",),
+            reads="vectors",
+            like="classification",
         ),
         Head(
             "intent_and_slots",
@@ -211,7 +229,7 @@ def build(
     encoder: BertEncoder,
     head: str | None,
     labels: Labels = None,
-    features: FeatureConfig | None = None,
+    reads: Reads = None,
     *,
     frozen: bool = False,
 ) -> keras.Model:
@@ -221,26 +239,24 @@ def build(
         encoder: its variables are shared with the model.
         head: a key of `HEADS`, or None for the encoder itself.
         labels: output size, for heads with labels; of "intent_and_slots" those of both outputs.
-        features: layers that a BiLSTM reads; None for the last layer.
+        reads: layers that a BiLSTM reads, None for the last one; or the vectors of a classifier of these.
         frozen: for taggers, whether to train the head only and leave the encoder unchanged.
     """
     if head is None:
         return encoder
-    options = HEADS[head].options(labels, features) | ({"frozen": True} if frozen else {})
+    options = HEADS[head].options(labels, reads) | ({"frozen": True} if frozen else {})
     return HEADS[head].build(encoder, **options)
 
 
-def variable_shapes(
-    config: BertConfig, head: str | None = None, labels: Labels = None, features: FeatureConfig | None = None
-) -> _Shapes:
+def variable_shapes(config: BertConfig, head: str | None = None, labels: Labels = None, reads: Reads = None) -> _Shapes:
     """Shapes of the variables of an encoder, or of a model with a head, without building it.
 
     Args:
         config: shape of the encoder.
-        head, labels, features: as for `build`.
+        head, labels, reads: as for `build`.
 
     Returns:
         Shape by variable path, in the order of the computation.
     """
     shapes = encoder_shapes(config)
-    return shapes | HEADS[head].shapes(config, **HEADS[head].options(labels, features)) if head else shapes
+    return shapes | HEADS[head].shapes(config, **HEADS[head].options(labels, reads)) if head else shapes

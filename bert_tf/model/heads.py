@@ -6,7 +6,7 @@ from typing import Any, Self
 import keras
 import tensorflow as tf
 
-from bert_tf.config import BertConfig, FeatureConfig
+from bert_tf.config import BertConfig, EmbeddingConfig, FeatureConfig
 from bert_tf.config.values import checked_arguments
 from bert_tf.errors import ConfigError
 from bert_tf.model.compute import add_bias
@@ -14,6 +14,7 @@ from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import BertEncoder, Frozen, FunctionalModel, encoder_inputs, token_features
 from bert_tf.model.layers import ConfiguredLayer, Embeddings, HeadTransform, initializer, layer_norm, transform_layer
 from bert_tf.model.normalization import Shape
+from bert_tf.model.sentence_vectors import SentenceVectors
 from bert_tf.types import Json
 
 POSITIONS = "masked_lm_positions"  # input name: positions of the tokens to predict
@@ -234,6 +235,23 @@ def classifier(encoder: BertEncoder, labels: int) -> keras.Model:
     inputs = encoder_inputs()
     pooled = call_encoder(encoder, inputs, pooled=True)["pooled_output"]
     return _model(encoder, inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, pooled))})
+
+
+def vector_classifier(encoder: BertEncoder, labels: int, vectors: EmbeddingConfig | None = None) -> keras.Model:
+    """Encoder, vectors of sentences, and one dense layer on these.
+
+    Args:
+        labels: number of labels.
+        vectors: settings of the vectors.
+
+    Returns:
+        Model from the encoder's inputs to {"logits": float32 [batch, labels], "vector": float32 [batch, size]}.
+    """
+    inputs, vectors = encoder_inputs(), vectors or EmbeddingConfig()
+    states = token_features(encoder, call_encoder(encoder, inputs, pooled=False), vectors.features)
+    vector = SentenceVectors(vectors, name="vectors")(states, inputs["input_mask"])
+    logits = logits_layer(encoder, labels, "classifier")(vector)
+    return _model(encoder, inputs, {"logits": logits, "vector": vector})
 
 
 def tagger(encoder: BertEncoder, labels: int, *, frozen: bool = False) -> keras.Model:

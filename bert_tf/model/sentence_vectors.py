@@ -67,10 +67,6 @@ class SentenceVectors(keras.layers.Layer):
     def call(self, states: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         return self.finished(self.pooled(states, mask > 0))
 
-    def size(self, width: int) -> int:
-        """Number of values of a vector, for states of this width."""
-        return self.config.size or (self.dense[-1].units if self.dense else len(self.config.pools) * width)
-
     def pooled(self, states: tf.Tensor, counts: tf.Tensor) -> Tensors:
         """What the vectors of sentences are made from.
 
@@ -112,7 +108,7 @@ class SentenceVectors(keras.layers.Layer):
         return unit(vector) if self.config.normalize else vector
 
     def compute_output_spec(self, states: keras.KerasTensor, mask: keras.KerasTensor) -> keras.KerasTensor:
-        return keras.KerasTensor((states.shape[0], self.size(states.shape[-1])), "float32")
+        return keras.KerasTensor((states.shape[0], self.config.width(states.shape[-1])), "float32")
 
     def get_config(self) -> Json:
         return super().get_config() | {"config": to_dict(self.config)}

@@ -18,12 +18,15 @@ from bert_tf.metrics.accuracy_and_f1 import accuracy, macro_f1, scope
 from bert_tf.metrics.glue import glue_scores, sets_of
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.head_table import build
+from bert_tf.tasks import few_labels
 from bert_tf.tasks.benchmark import Benchmark, Confusion, ErrorAnalysis, analysis_of_choices, submission_writers
 from bert_tf.tasks.codec import strings
+from bert_tf.tasks.few_labels import FewLabels
 from bert_tf.tasks.labels import Decision, LabelsCodec, LabelsState, LabelTask
 from bert_tf.tasks.objective import LABELLED, Objective, SoftOutput, truncated_share, whole_examples
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
+_HEADS = {"bilstm": "classification_bilstm", "vector": few_labels.HEAD}  # by ClassificationConfig.head
 _UNKNOWN = -1  # target of an evaluated example whose class the model does not have
 
 
@@ -190,8 +193,11 @@ class Classification(LabelTask):
     def _parts(self, metrics: str) -> tuple[LabelsCodec, Objective, ClassificationBenchmark]:
         codec = LabelsCodec(self.tokenizer, self.config, self.state, OneLabel(self.config))
         head = self.head({"head": self.config.head})
-        return codec, ClassificationObjective(head, self.state), ClassificationBenchmark(codec, metrics)
+        objective = (
+            FewLabels(self.config, self.state) if head == few_labels.HEAD else ClassificationObjective(head, self.state)
+        )
+        return codec, objective, ClassificationBenchmark(codec, metrics)
 
     @classmethod
     def head(cls, settings: Json) -> str:
-        return "classification_bilstm" if settings.get("head") == "bilstm" else "classification"
+        return _HEADS.get(settings.get("head", ""), "classification")

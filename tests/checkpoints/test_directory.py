@@ -186,7 +186,7 @@ WRONG = {
     "task.settings.max_length": ("x", 'task.settings.max_length is "x"; expected a whole number from 8'),
     "task.settings.max_length ": (-1, "task.settings.max_length is -1; expected a whole number from 8"),
     "task.settings.max_length  ": (25, "task.settings.max_length is 25; expected up to the 24 of model.max_position"),
-    "task.settings.head": (5, "task.settings.head is 5; expected one of pooled, bilstm"),
+    "task.settings.head": (5, "task.settings.head is 5; expected one of pooled, bilstm, vector"),
     "task.settings.maxlength": (5, "task.settings has no field 'maxlength'; did you mean 'max_length'?"),
     "task.settings.data": (5, "task.settings.data is 5; expected an object"),
     "task.settings.data.text": (5, "task.settings.data.text is 5; expected text"),

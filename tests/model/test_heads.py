@@ -82,6 +82,9 @@ def numpy_logits(head, model, config, inputs):
         texts = [states[there == 1].mean(0) for states, there in zip(sequence, rows["input_mask"], strict=True)]
         distances = [scipy.spatial.distance.cosine(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)]
         return {"logits": 1 - np.array(distances)[:, np.newaxis]}
+    if head == "classification_vector":
+        vectors = np.stack([states[there == 1].mean(0) for states, there in zip(sequence, mask, strict=True)])
+        return {"logits": linear(tensors, vectors, "classifier"), "vector": vectors}
     if head.endswith("_bilstm"):
         states = numpy_bilstm(model, sequence, mask, sequences=head == "tagging_bilstm")
         return {"logits": linear(tensors, states, "classifier")}

@@ -125,6 +125,16 @@ def test_the_hardest_texts_of_classes_are_compared():
     assert loss("batch_hard", vectors, CLASSES) == pytest.approx(np.mean(losses), rel=1e-5)
 
 
+def test_cosines_of_all_pairs_are_those_of_their_classes():
+    vectors = vectors_of(1)
+    cosines = unit(np.float64(vectors[:, 0])) @ unit(np.float64(vectors[:, 0])).T
+    pairs = [(i, j) for i in range(ROWS) for j in range(i)]
+    same = [(1 - cosines[pair]) ** 2 for pair in pairs if CLASSES[pair[0]] == CLASSES[pair[1]]]
+    others = [cosines[pair] ** 2 for pair in pairs if CLASSES[pair[0]] != CLASSES[pair[1]]]
+    expected = (np.mean(same) + np.mean(others)) / 2
+    assert loss("class_pairs", vectors, CLASSES) == pytest.approx(expected, rel=1e-5)
+
+
 def test_all_texts_learn_the_vector_of_the_teacher():
     vectors, teacher = vectors_of(2), vectors_of(1, 5)[:, 0]
     expected = np.mean((np.float64(vectors) - teacher[:, np.newaxis]) ** 2)

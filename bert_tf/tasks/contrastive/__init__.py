@@ -10,6 +10,7 @@ from bert_tf.config import EmbeddingsConfig
 from bert_tf.model.sentence_vectors import unit
 from bert_tf.tasks.contrastive import (
     batch_hard,
+    class_pairs,
     cosent,
     cosine,
     in_batch,
@@ -28,6 +29,7 @@ LOSSES: dict[str, Callable[[Groups, EmbeddingsConfig], tf.Tensor]] = {
     "cosent": cosent.loss,
     "cosine": cosine.loss,
     "batch_hard": batch_hard.loss,
+    "class_pairs": class_pairs.loss,
     "margin_mse": margin_mse.loss,
     "kl": kl.loss,
     "same_vectors": same_vectors.loss,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints import new_encoder, open_with_warnings
@@ -23,9 +24,10 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.head_table import HEADS
 from bert_tf.progress import log
 from bert_tf.tasks import FineTuningTask, task_of
+from bert_tf.tasks.few_labels import FewLabels
 from bert_tf.tasks.objective import JointObjective
 from bert_tf.text.base import BaseTokenizer
-from bert_tf.training.evaluation import Evaluation, Split
+from bert_tf.training.evaluation import Answering, Evaluation, Split
 from bert_tf.training.phases import Input
 from bert_tf.training.runs.run import Place, PlaceOptions, Run, expect
 from bert_tf.training.state.run_manifest import differences
@@ -118,6 +120,7 @@ class FineTuningRun(Run):
         self.evaluate_every = self.train.evaluate_every or self.steps_per_epoch
         self.inputs = [Input(self.batches)]
         self._evaluation: Evaluation | None = None
+        self._fit_head: Callable[[], None] = lambda: None  # what a head that is not trained by gradients needs
 
     def read(self, source: Examples) -> dict[str, Split]:
         """The examples by role."""
@@ -170,10 +173,30 @@ class FineTuningRun(Run):
         assign((one for one in model.weights if one.path in self._head), self._head)
 
     def evaluations(self, model: keras.Model) -> Sequence[Callable[[], Metrics] | None]:
+        if isinstance(objective := self._own.objective, FewLabels):
+            self._fit_head = self._head_fitter(objective, model)
         if validation := self.splits.get("validation"):
             size = self.train.batch_size
             self._evaluation = Evaluation(self._own, model, validation, size, self.strategy, tune=True)
-        return [self._evaluation]
+        return [self._evaluate if self._evaluation else None]
+
+    def _evaluate(self) -> Metrics:
+        assert self._evaluation
+        self._fit_head()
+        return self._evaluation()
+
+    def _head_fitter(self, objective: FewLabels, model: keras.Model) -> Callable[[], None]:
+        """Returns a function that sets the head of the model by its vectors of the training examples."""
+        batches = self._own.codec.rows.batches(self._columns, self.train.batch_size)
+        vectors_of_rows = Answering(
+            model, lambda features, outputs: ((outputs["vector"], features["labels"]), ()), self.strategy
+        )
+
+        def fit_head() -> None:
+            vectors, labels = zip(*(answers for _, answers, _ in vectors_of_rows(batches)), strict=True)
+            objective.fit(model, np.concatenate(vectors), np.concatenate(labels))
+
+        return fit_head
 
     def meanwhile(self) -> None:
         if self._evaluation:
@@ -192,11 +215,12 @@ class FineTuningRun(Run):
         results["steps_per_epoch"] = self.steps_per_epoch
         evaluation = self._evaluation
         if evaluation is None:
+            self._fit_head()
             return
         results["measure"] = [self._own.monitor, self._own.mode]
         results["baseline"] = self._own.benchmark.baseline(evaluation.split.examples)
         if evaluation.predictions is None or results["final"]["step"] != results["steps"]:
-            evaluation()  # with the weights that will be saved
+            self._evaluate()  # with the weights that will be saved
 
     def report(self, results: Json) -> None:
         if self._evaluation:
@@ -209,14 +233,14 @@ class FineTuningRun(Run):
         checkpoint, task = self._start.checkpoint, self._own
         if task.vectors:
             return self._known_layers(task.vectors)
+        if isinstance(task.objective, FewLabels):
+            return self._known_layers(task.config.vectors)
         settings = task.settings()
         ours = Checkpoint(self.encoder.config, {}, task={"name": task.name, "settings": settings})
         if ours.head == "masked_lm":
             return self._known_masked_lm(ours)
         theirs = checkpoint.task or {"name": "", "settings": {}}
-        # What the head's outputs mean.
-        meanings = {"labels": None, "intents": None, "activation": "linear"}
-        same = all(theirs["settings"].get(name, one) == settings.get(name, one) for name, one in meanings.items())
+        same = all(theirs["settings"].get(name, one) == settings.get(name, one) for name, one in task.meanings.items())
         if theirs["name"] != task.name or not same or ours.shapes() != checkpoint.shapes():
             return {}
         known = {variable.path for variable in self.encoder.weights}
