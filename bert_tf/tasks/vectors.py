@@ -51,7 +51,7 @@ class VectorsCodec(Served):
     def size(self, model: keras.Model) -> int:
         """Number of values of a vector."""
         width: int = model.output_shape[-1]
-        return self._layer.size(width) if self._per == "sentence" else width
+        return self._layer.config.width(width) if self._per == "sentence" else width
 
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
         return (tf.TensorSpec([None], tf.string, name="text"),)
