@@ -52,6 +52,7 @@ PARTS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "StableAdamW": ({}, {}, _STABLE_ADAMW),
     "Muon": ({}, {}, {"optimizer": "muon"}),
     "ModernBERT": (_ARCHITECTURE | _DROPOUT, _MASKS, _SCHEDULE | _STABLE_ADAMW),
+    "ELECTRA+rotary": (_ROTARY, {}, {}),
 }
 GROUPS = {"family": [*UPDATES], "parts": ["RoBERTa", *PARTS, "ELECTRA"]}
 # Data set -> its config, folder, files and settings of training.
@@ -144,7 +145,8 @@ def train(arguments: argparse.Namespace) -> None:
 
     member, _, seed = arguments.one.partition(":")
     # As in the ablation study.
-    variant = VARIANTS["No NSP" if member == "RoBERTa" or member in PARTS else member]
+    base = member.partition("+")[0]
+    variant = VARIANTS["No NSP" if base == "RoBERTa" or base in PARTS else base]
     model, data, training = PARTS.get(member, ({}, {}, {}))
     folder = arguments.output / f"{member}-{seed}"
     settings = config("pretrain/korean_mini.py")

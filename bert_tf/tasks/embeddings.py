@@ -4,7 +4,6 @@ The trained model is a sentence encoder like a published one: an encoder with se
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,21 +14,18 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, EmbeddingsConfig
 from bert_tf.config.embeddings import OBJECTIVES
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.batching import Rows
-from bert_tf.inputs.datasets.examples import Labels, Scale, TextGroup
+from bert_tf.inputs.datasets.examples import Labels, TextGroup
 from bert_tf.metrics.accuracy_and_f1 import correlations
 from bert_tf.metrics.retrieval import by_query, means, nearest, unit_vectors
-from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.sentence_vectors import vector_model
 from bert_tf.model.sparse_vectors import sparse_vector_model
-from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample
-from bert_tf.tasks.codec import Codec
+from bert_tf.tasks.benchmark import LISTED, ErrorAnalysis, ErrorExample
 from bert_tf.tasks.contrastive import Groups, loss_of
 from bert_tf.tasks.objective import JointObjective, rows_of
-from bert_tf.tasks.regression import number
 from bert_tf.tasks.sparse_encoding import SparseEncoding
-from bert_tf.tasks.task import FineTuningTask, State, Task
+from bert_tf.tasks.task import Task
+from bert_tf.tasks.text_groups import GroupsBenchmark, GroupsCodec, GroupsState, GroupsTask, kind_of
 from bert_tf.text.packing import dense_features, length_steps, truncate
 from bert_tf.types import Array, Json, Metrics, Tensors
 
@@ -41,21 +37,15 @@ RETRIEVAL = ("pairs", "triplets", "scored texts")
 
 
 @dataclasses.dataclass
-class EmbeddingsState(State):
+class EmbeddingsState(GroupsState):
     """What is known of the examples.
 
     Attributes:
-        kind: a key of `OBJECTIVES`.
-        texts: number of texts that an example has at most.
         classes: their names, of texts with classes.
-        scale: lowest and highest number, of scored pairs.
         size: of the teacher's vectors, if they are learned.
     """
 
-    kind: str = ""
-    texts: int = 0
     classes: Sequence[str] = ()
-    scale: tuple[float, float] = (0.0, 1.0)
     size: int = 0
 
 
@@ -72,27 +62,18 @@ class _Text(NamedTuple):
     location: str
 
 
-class EmbeddingsCodec(Codec):
+class EmbeddingsCodec(GroupsCodec):
     """From groups of texts to their vectors; each text is a row of its own."""
 
     config: EmbeddingsConfig
     state: EmbeddingsState
-
-    @property
-    def windows(self) -> bool:
-        return True
 
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
         return (tf.TensorSpec([None, None], tf.string, name="text"),)
 
     def to_tensors(self, examples: list[Any], *, labelled: bool) -> Tensors:
         """Columns of groups, or of single texts that `distinct` returns."""
-        most = max(len(example.texts) for example in examples)
-        if self.state.texts and most > self.state.texts:
-            longest = next(example for example in examples if len(example.texts) == most)
-            raise DataError(
-                f"{longest.location}: {most} texts; expected at most {self.state.texts}, as in the training examples"
-            )
+        self.check_texts(examples)
         flat = tf.constant([text for example in examples for text in example.texts])
         text = tf.RaggedTensor.from_row_lengths(flat, [len(example.texts) for example in examples])
         # Whether the first text of each is that of a query.
@@ -103,8 +84,7 @@ class EmbeddingsCodec(Codec):
         """float32 [examples, ...]: what the objective learns."""
         kind = self.state.kind
         if kind == "scored pairs":
-            low, high = self.state.scale
-            return tf.constant([(number(example) - low) / (high - low) for example in examples], tf.float32)
+            return tf.constant([self.scaled(example) for example in examples], tf.float32)
         if kind == "classes":
             return tf.constant([self._class_of(example) for example in examples], tf.float32)
         if kind == "scored texts":
@@ -118,9 +98,6 @@ class EmbeddingsCodec(Codec):
         if name not in self.state.classes:
             raise DataError(f"{example.location}: the class {name!r} is not in the training examples")
         return list(self.state.classes).index(name)
-
-    def unlabelled(self, examples: list[TextGroup]) -> list[TextGroup]:
-        return examples
 
     def preprocess(self, columns: Tensors) -> Tensors:
         """Rows of single texts."""
@@ -138,13 +115,7 @@ class EmbeddingsCodec(Codec):
         ids, _, _ = truncate(self.tokenizer.tokenize(texts), budget=budget)
         return self.tokenizer.pack(ids)
 
-    @functools.cached_property
-    def training_rows(self) -> Rows:
-        """Batches of whole groups."""
-        return Rows(self._groups, self._padded_groups, windows=False)
-
     def _groups(self, columns: Tensors) -> Tensors:
-        """Features of groups: ragged [examples, None, None]."""
         text = columns["text"]
         ids, types = (text.with_values(value) for value in self._packed(columns))
         text_ids = text.with_values(tf.strings.to_hash_bucket_fast(text.values, _IDS))
@@ -271,7 +242,7 @@ class EmbeddingsObjective(JointObjective):
         return {"loss": (loss * count, count), "pieces": (pieces, tf.cast(tf.shape(others)[0], tf.float32))}
 
 
-class EmbeddingsBenchmark(Benchmark[EmbeddingsCodec]):
+class EmbeddingsBenchmark(GroupsBenchmark[EmbeddingsCodec]):
     """What the vectors of the validation texts find.
 
     Texts that belong together: recall, MRR and nDCG of the second text of each example, among all texts but the first
@@ -288,9 +259,6 @@ class EmbeddingsBenchmark(Benchmark[EmbeddingsCodec]):
     def _compared(self, vectors: Array) -> Array:
         """Vectors whose dot products are compared."""
         return vectors if self.codec.config.sparse else unit_vectors(vectors)
-
-    def official_metrics(self, examples: list[TextGroup], predictions: list[Json]) -> Metrics:
-        return self._metrics(self._columns(examples, predictions))
 
     def _metrics(self, columns: dict[str, Array]) -> Metrics:
         if self.codec.state.kind == "scored pairs":
@@ -346,10 +314,7 @@ class EmbeddingsBenchmark(Benchmark[EmbeddingsCodec]):
 
     def error_analysis(self, examples: list[TextGroup], predictions: list[Json]) -> ErrorAnalysis:
         columns = self._columns(examples, predictions)
-        names = list(columns)
-        intervals = bootstrap_intervals(
-            lambda *values: self._metrics(dict(zip(names, values, strict=True))), *columns.values()
-        )
+        intervals = self._intervals(columns)
         if self.codec.state.kind not in RETRIEVAL:
             return ErrorAnalysis(intervals=intervals)
         vectors = [self._compared(one["vectors"]) for one in predictions]
@@ -362,13 +327,13 @@ class EmbeddingsBenchmark(Benchmark[EmbeddingsCodec]):
         return ErrorAnalysis(intervals=intervals, errors=errors)
 
 
-class Embeddings(FineTuningTask):
+class Embeddings(GroupsTask):
     """Training of a sentence encoder."""
 
     name = "embeddings"
     Config = EmbeddingsConfig
     State = EmbeddingsState
-    example = TextGroup
+    objectives = OBJECTIVES
     codec: EmbeddingsCodec
 
     def _parts(self, metrics: str) -> tuple[EmbeddingsCodec, EmbeddingsObjective, EmbeddingsBenchmark]:
@@ -386,28 +351,14 @@ class Embeddings(FineTuningTask):
 
     def _learn(self, examples: list[TextGroup], labels: Labels | None) -> None:
         state, first = self.state, examples[0]
-        state.texts = max(len(example.texts) for example in examples)
-        state.kind = kind = "vectors" if self.config.teacher else kind_of(examples)
-        fitting = OBJECTIVES[kind]
-        if self.config.objective and self.config.objective not in fitting:
-            raise ConfigError(
-                f"task.objective is {self.config.objective!r}, and the examples are {kind}, such as {first.location}; "
-                f"expected {' or '.join(fitting)}"
-            )
-        self.config = dataclasses.replace(self.config, objective=self.config.objective or fitting[0])
+        kind = "vectors" if self.config.teacher else kind_of(examples)
+        self._learn_groups(examples, labels, kind)
         if kind == "vectors":
             state.size = len(np.asarray(first.label))
         if self.config.sparse and self.config.objective not in ("in_batch", "margin_mse", "kl"):
             raise ConfigError(
                 f"task.sparse is True, and the examples are {kind}; expected pairs, triplets or scored texts"
             )
-        if kind == "scored pairs":
-            numbers = [number(example) for example in examples]
-            state.scale = (labels.low, labels.high) if isinstance(labels, Scale) else (min(numbers), max(numbers))
-            if min(numbers) == max(numbers):
-                raise DataError(
-                    f"{first.location}: the number is {numbers[0]:g}, as in all other examples; expected different ones"
-                )
         if kind == "classes":
             state.classes = tuple(sorted({str(example.label) for example in examples}))
             if len(state.classes) < 2:
@@ -421,43 +372,6 @@ class Embeddings(FineTuningTask):
             for example in examples:
                 if example.texts[1] in example.texts[2:]:
                     raise DataError(f"{example.location}: a negative is equal to the text that belongs to the first")
-
-
-def kind_of(examples: list[TextGroup]) -> str:
-    """The kind of the examples, a key of `OBJECTIVES`; DataError if they differ, or are none."""
-    kinds: dict[str, TextGroup] = {}
-    for example in examples:
-        kinds.setdefault(_kind(example), example)
-    if len(kinds) > 1 and {*kinds} == {"pairs", "triplets"}:
-        return "triplets" if all(len(example.texts) > 2 for example in examples) else "pairs"
-    if len(kinds) > 1:
-        (one, first), (other, second) = list(kinds.items())[:2]
-        raise DataError(f"{second.location}: {other}, and {first.location}: {one}; expected examples of one kind")
-    (kind,) = kinds
-    return kind
-
-
-def _kind(example: TextGroup) -> str:
-    count, label = len(example.texts), example.label
-    if isinstance(label, tuple):
-        if count < 3:
-            raise DataError(f"{example.location}: scores for {count - 1} text; expected at least two texts to compare")
-        return "scored texts"
-    if count == 1:
-        if label is None:
-            raise DataError(
-                f"{example.location}: a single text without a class; expected a pair of texts, a class, or a teacher "
-                "(task.teacher)"
-            )
-        return "classes"
-    if label is None:
-        return "pairs" if count == 2 else "triplets"
-    if count > 2:
-        raise DataError(
-            f"{example.location}: one number for {count - 1} texts; expected a list of scores, one for each"
-        )
-    number(example)
-    return "scored pairs"
 
 
 def _scores(example: TextGroup) -> tuple[float, ...]:

@@ -4,7 +4,6 @@ As sentence-transformers' CrossEncoder: a classifier with one output, and an act
 """
 
 import dataclasses
-import functools
 import types
 from collections.abc import Sequence
 
@@ -14,24 +13,20 @@ import tensorflow as tf
 
 from bert_tf.config import RerankerConfig
 from bert_tf.config.embeddings import SCORES
-from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.batching import Rows
-from bert_tf.inputs.datasets.examples import Labels, Scale, TextGroup
+from bert_tf.errors import DataError
+from bert_tf.inputs.datasets.examples import Labels, TextGroup
 from bert_tf.metrics.accuracy_and_f1 import correlations
 from bert_tf.metrics.retrieval import by_query, means
-from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.model.activations import activation
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.head_table import build
-from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample
-from bert_tf.tasks.codec import Codec
+from bert_tf.tasks.benchmark import LISTED, ErrorAnalysis, ErrorExample
 from bert_tf.tasks.contrastive import margin_mse
 from bert_tf.tasks.contrastive.groups import mean_where
 from bert_tf.tasks.contrastive.kl import divergence
-from bert_tf.tasks.embeddings import kind_of
 from bert_tf.tasks.objective import JointObjective
-from bert_tf.tasks.regression import ACTIVATIONS, number
-from bert_tf.tasks.task import FineTuningTask, State
+from bert_tf.tasks.regression import ACTIVATIONS
+from bert_tf.tasks.text_groups import GroupsBenchmark, GroupsCodec, GroupsState, GroupsTask, kind_of
 from bert_tf.text.packing import dense_features, length_steps, truncate
 from bert_tf.types import Array, Json, Metrics, Tensors
 
@@ -41,47 +36,32 @@ _FEATURES = ("input_word_ids", "input_mask", "input_type_ids")
 
 
 @dataclasses.dataclass
-class RerankerState(State):
+class RerankerState(GroupsState):
     """What is known of the examples, and of the model.
 
     Attributes:
         labels: one name, that of the score.
         activation: applied to the output of the head to get the score, one of `regression.ACTIVATIONS`.
-        kind: a key of `SCORES`.
-        texts: number of texts, the query included, that an example has at most.
-        scale: lowest and highest number, of scored pairs.
     """
 
     labels: Sequence[str] = ("score",)
     activation: str = "sigmoid"
-    kind: str = ""
-    texts: int = 0
-    scale: tuple[float, float] = (0.0, 1.0)
 
 
-class RerankerCodec(Codec):
+class RerankerCodec(GroupsCodec):
     """From queries and texts to scores; each query with a text is a row of its own."""
 
     config: RerankerConfig
     state: RerankerState
 
-    @property
-    def windows(self) -> bool:
-        return True
-
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
         return tf.TensorSpec([None], tf.string, name="queries"), tf.TensorSpec([None, None], tf.string, name="texts")
 
     def to_tensors(self, examples: list[TextGroup], *, labelled: bool) -> Tensors:
-        for example in examples:
-            count = len(example.texts)
-            if count < 2:
-                raise DataError(f"{example.location}: a single text; expected a query and texts to score")
-            if labelled and self.state.texts and count > self.state.texts:
-                raise DataError(
-                    f"{example.location}: {count} texts; expected at most {self.state.texts}, as in the training "
-                    "examples"
-                )
+        if alone := next((example for example in examples if len(example.texts) < 2), None):
+            raise DataError(f"{alone.location}: a single text; expected a query and texts to score")
+        if labelled:
+            self.check_texts(examples)
         flat = tf.constant([text for example in examples for text in example.texts[1:]])
         columns: Tensors = {
             "queries": tf.constant([example.texts[0] for example in examples]),
@@ -96,14 +76,10 @@ class RerankerCodec(Codec):
     def targets(self, example: TextGroup) -> list[float]:
         """What each text's score should be."""
         if self.state.kind == "scored pairs":
-            low, high = self.state.scale
-            return [(number(example) - low) / (high - low)]
+            return [self.scaled(example)]
         if isinstance(example.label, tuple):
             return list(example.label)
         return [1.0] + [0.0] * (len(example.texts) - 2)
-
-    def unlabelled(self, examples: list[TextGroup]) -> list[TextGroup]:
-        return examples
 
     def preprocess(self, columns: Tensors) -> Tensors:
         """Rows of a query with a text."""
@@ -118,11 +94,6 @@ class RerankerCodec(Codec):
         second = self.tokenizer.tokenize(texts.values)
         first, second, _ = truncate(first, second, budget=budget, keep=self.config.long_texts)
         return self.tokenizer.pack(first, second)
-
-    @functools.cached_property
-    def training_rows(self) -> Rows:
-        """Batches of queries with all of their texts."""
-        return Rows(self._groups, self._padded_groups, windows=False)
 
     def _groups(self, columns: Tensors) -> Tensors:
         texts = columns["texts"]
@@ -217,15 +188,12 @@ def _present(features: Tensors) -> tf.Tensor:
     return features["input_mask"][:, :, 0] > 0
 
 
-class RerankerBenchmark(Benchmark[RerankerCodec]):
+class RerankerBenchmark(GroupsBenchmark[RerankerCodec]):
     """How well the scores rank the texts of each query; of pairs with numbers, their correlations."""
 
     def __init__(self, codec: RerankerCodec, metrics: str) -> None:
         super().__init__(codec, metrics)
         self.monitor = "spearman" if codec.state.kind == "scored pairs" else "mrr@10"
-
-    def official_metrics(self, examples: list[TextGroup], predictions: list[Json]) -> Metrics:
-        return self._metrics(self._columns(examples, predictions))
 
     def _metrics(self, columns: dict[str, Array]) -> Metrics:
         return correlations(columns["gold"], columns["scores"]) if "gold" in columns else means(columns)
@@ -252,10 +220,7 @@ class RerankerBenchmark(Benchmark[RerankerCodec]):
 
     def error_analysis(self, examples: list[TextGroup], predictions: list[Json]) -> ErrorAnalysis:
         columns = self._columns(examples, predictions)
-        names = list(columns)
-        intervals = bootstrap_intervals(
-            lambda *values: self._metrics(dict(zip(names, values, strict=True))), *columns.values()
-        )
+        intervals = self._intervals(columns)
         if "mrr@10" not in columns:
             return ErrorAnalysis(intervals=intervals)
         errors = []
@@ -267,7 +232,7 @@ class RerankerBenchmark(Benchmark[RerankerCodec]):
         return ErrorAnalysis(intervals=intervals, errors=errors)
 
 
-class Reranking(FineTuningTask):
+class Reranking(GroupsTask):
     """Scores of queries with texts."""
 
     name = "reranking"
@@ -275,7 +240,7 @@ class Reranking(FineTuningTask):
     meanings = types.MappingProxyType({})  # whatever its activation, a higher score is better
     Config = RerankerConfig
     State = RerankerState
-    example = TextGroup
+    objectives = SCORES
     codec: RerankerCodec
 
     def _parts(self, metrics: str) -> tuple[RerankerCodec, RerankerObjective, RerankerBenchmark]:
@@ -287,29 +252,14 @@ class Reranking(FineTuningTask):
         return "classification"
 
     def _learn(self, examples: list[TextGroup], labels: Labels | None) -> None:
-        state, first = self.state, examples[0]
-        state.texts = max(len(example.texts) for example in examples)
-        state.kind = kind = kind_of(examples)
+        kind = kind_of(examples)
         if kind not in SCORES:
             raise DataError(
-                f"{first.location}: {kind}; a reranker also learns from texts that do not belong to the query: mine "
-                "them (python -m bert_tf.mine), or give numbers"
+                f"{examples[0].location}: {kind}; a reranker also learns from texts that do not belong to the query: "
+                "mine them (python -m bert_tf.mine), or give numbers"
             )
-        fitting = SCORES[kind]
-        if self.config.objective and self.config.objective not in fitting:
-            raise ConfigError(
-                f"task.objective is {self.config.objective!r}, and the examples are {kind}, such as {first.location}; "
-                f"expected {' or '.join(fitting)}"
-            )
-        self.config = dataclasses.replace(self.config, objective=self.config.objective or fitting[0])
-        if kind == "scored pairs":
-            numbers = [number(example) for example in examples]
-            state.scale = (labels.low, labels.high) if isinstance(labels, Scale) else (min(numbers), max(numbers))
-            if min(numbers) == max(numbers):
-                raise DataError(
-                    f"{first.location}: the number is {numbers[0]:g}, as in all other examples; expected different ones"
-                )
-        state.activation = "sigmoid" if self.config.objective in ("bce", "softmax") else "linear"
+        self._learn_groups(examples, labels, kind)
+        self.state.activation = "sigmoid" if self.config.objective in ("bce", "softmax") else "linear"
 
     @classmethod
     def arguments(cls, settings: Json) -> Json:

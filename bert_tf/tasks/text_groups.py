@@ -1,0 +1,163 @@
+"""What the tasks on groups of texts have in common: training of sentence encoders, and reranking."""
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.batching import Rows
+from bert_tf.inputs.datasets.examples import Labels, Scale, TextGroup
+from bert_tf.metrics.statistics import bootstrap_intervals
+from bert_tf.tasks.benchmark import Benchmark
+from bert_tf.tasks.codec import Codec
+from bert_tf.tasks.regression import number
+from bert_tf.tasks.task import FineTuningTask, State
+from bert_tf.types import Array, Json, Metrics, Tensors
+
+
+@dataclasses.dataclass
+class GroupsState(State):
+    """What is known of the examples.
+
+    Attributes:
+        kind: a key of `GroupsTask.objectives`.
+        texts: number of texts that an example has at most.
+        scale: lowest and highest number, of scored pairs.
+    """
+
+    kind: str = ""
+    texts: int = 0
+    scale: tuple[float, float] = (0.0, 1.0)
+
+
+class GroupsCodec(Codec):
+    """Base class of codecs whose training batches consist of whole groups."""
+
+    state: Any
+
+    @property
+    def windows(self) -> bool:
+        return True
+
+    def unlabelled(self, examples: list[TextGroup]) -> list[TextGroup]:
+        return examples
+
+    def check_texts(self, examples: Sequence[Any]) -> None:
+        """Raises DataError for an example with more texts than those of training."""
+        for example in examples:
+            if self.state.texts and len(example.texts) > self.state.texts:
+                raise DataError(
+                    f"{example.location}: {len(example.texts)} texts; expected at most {self.state.texts}, as in the "
+                    "training examples"
+                )
+
+    def scaled(self, example: TextGroup) -> float:
+        """The number of a scored pair, from 0 to 1."""
+        low, high = self.state.scale
+        return (number(example) - low) / (high - low)
+
+    @functools.cached_property
+    def training_rows(self) -> Rows:
+        """Batches of whole groups."""
+        return Rows(self._groups, self._padded_groups, windows=False)
+
+    @abc.abstractmethod
+    def _groups(self, columns: Tensors) -> Tensors:
+        """Features of groups: ragged [examples, None, None]."""
+
+    @abc.abstractmethod
+    def _padded_groups(self, features: Tensors, *, few_lengths: bool = False) -> Tensors:
+        """Dense features of groups, with absent texts in the place of those that an example does not have."""
+
+
+_Codec = TypeVar("_Codec", bound=GroupsCodec)
+
+
+class GroupsBenchmark(Benchmark[_Codec]):
+    """Base class of benchmarks with a value for each example, or query, from which metrics are made."""
+
+    @abc.abstractmethod
+    def _columns(self, examples: list[TextGroup], predictions: list[Json]) -> dict[str, Array]:
+        """The values by name."""
+
+    @abc.abstractmethod
+    def _metrics(self, columns: dict[str, Array]) -> Metrics:
+        """Metrics of these values, or of some resampled ones."""
+
+    def official_metrics(self, examples: list[TextGroup], predictions: list[Json]) -> Metrics:
+        return self._metrics(self._columns(examples, predictions))
+
+    def _intervals(self, columns: dict[str, Array]) -> dict[str, tuple[float, float]]:
+        names = list(columns)
+        return bootstrap_intervals(
+            lambda *values: self._metrics(dict(zip(names, values, strict=True))), *columns.values()
+        )
+
+
+class GroupsTask(FineTuningTask):
+    """Base class of these tasks.
+
+    Attributes:
+        objectives: what can be learned, by the kind of the examples; the first is the default.
+    """
+
+    objectives: ClassVar[Mapping[str, tuple[str, ...]]]
+    State = GroupsState
+    example = TextGroup
+
+    def _learn_groups(self, examples: list[TextGroup], labels: Labels | None, kind: str) -> None:
+        """Sets the state and the objective for examples of this kind."""
+        state, first, fitting = self.state, examples[0], self.objectives[kind]
+        state.kind, state.texts = kind, max(len(example.texts) for example in examples)
+        if self.config.objective and self.config.objective not in fitting:
+            raise ConfigError(
+                f"task.objective is {self.config.objective!r}, and the examples are {kind}, such as {first.location}; "
+                f"expected {' or '.join(fitting)}"
+            )
+        self.config = dataclasses.replace(self.config, objective=self.config.objective or fitting[0])
+        if kind == "scored pairs":
+            numbers = [number(example) for example in examples]
+            state.scale = (labels.low, labels.high) if isinstance(labels, Scale) else (min(numbers), max(numbers))
+            if min(numbers) == max(numbers):
+                raise DataError(
+                    f"{first.location}: the number is {numbers[0]:g}, as in all other examples; expected different ones"
+                )
+
+
+def kind_of(examples: list[TextGroup]) -> str:
+    """The kind of the examples, a key of `config.embeddings.OBJECTIVES`; DataError if they differ, or are none."""
+    kinds: dict[str, TextGroup] = {}
+    for example in examples:
+        kinds.setdefault(_kind(example), example)
+    if len(kinds) > 1 and {*kinds} == {"pairs", "triplets"}:
+        return "triplets" if all(len(example.texts) > 2 for example in examples) else "pairs"
+    if len(kinds) > 1:
+        (one, first), (other, second) = list(kinds.items())[:2]
+        raise DataError(f"{second.location}: {other}, and {first.location}: {one}; expected examples of one kind")
+    (kind,) = kinds
+    return kind
+
+
+def _kind(example: TextGroup) -> str:
+    count, label = len(example.texts), example.label
+    if isinstance(label, tuple):
+        if count < 3:
+            raise DataError(f"{example.location}: scores for {count - 1} text; expected at least two texts to compare")
+        return "scored texts"
+    if count == 1:
+        if label is None:
+            raise DataError(
+                f"{example.location}: a single text without a class; expected a pair of texts, a class, or a teacher "
+                "(task.teacher)"
+            )
+        return "classes"
+    if label is None:
+        return "pairs" if count == 2 else "triplets"
+    if count > 2:
+        raise DataError(
+            f"{example.location}: one number for {count - 1} texts; expected a list of scores, one for each"
+        )
+    number(example)
+    return "scored pairs"
