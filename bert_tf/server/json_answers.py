@@ -58,7 +58,7 @@ def _listed(name: str, value: Array) -> Any:
     if kind is np.float32:
         return decimals(value).tolist()
     if kind not in KINDS:
-        raise invalid(f"the output {name} is {value.dtype.name}, which JSON cannot have")
+        raise invalid(f"the output {name} is {value.dtype.name}, which JSON cannot have; ask over gRPC")
     return value.tolist()
 
 

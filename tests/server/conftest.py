@@ -1,6 +1,7 @@
 """Models and servers that several tests use."""
 
 import contextlib
+import shutil
 
 import pytest
 from google.protobuf import text_format
@@ -43,3 +44,16 @@ def start():
             return running
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if not chromium:
+        pytest.skip("there is no Chromium")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import json
-import pathlib
 import re
 import shutil
 import subprocess
@@ -12,12 +11,11 @@ import sys
 import numpy as np
 import pytest
 
-import bert_tf.server
 from tests.inference import kinds
+from tests.server.pages import PAGE, Page, files_answer, predict
 from tests.server.saved_models import half_plus_two
 from tests.server.test_server import Program
 
-PAGE = pathlib.Path(bert_tf.server.__file__).parent / "page"
 # By the model's name in the server.
 KINDS = {
     "plain": "classification",
@@ -96,69 +94,10 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if not chromium:
-        pytest.skip("there is no Chromium")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
 def server(browser, folder):  # browser: to be skipped before models are made
     program = Program(f"--export_dir={folder}", "--noaccess_log")
     yield program
     program.end()
-
-
-class Page:
-    """A tab of the browser with the page of a server.
-
-    Attributes:
-        tab: Playwright's Page.
-        errors: what went wrong in it.
-    """
-
-    def __init__(self, context, server):
-        self.tab, self._server, self.errors = context.new_page(), server, []
-        self.tab.set_default_timeout(60_000)
-        self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.tab.on("console", lambda message: message.type == "error" and self.errors.append(message.text))
-        hosts = f"http://127.0.0.1:{server.rest}/"
-        self.tab.on("request", lambda request: request.url.startswith(hosts) or self.errors.append(request.url))
-
-    def open(self, model):
-        self.tab.goto("about:blank")
-        self.tab.goto(f"http://127.0.0.1:{self._server.rest}/#{model}")
-        self.tab.wait_for_selector("#workspace:not([hidden])")
-
-    def ask(self, **fields):
-        """Fills fields and asks; returns the text of the answer."""
-        for name, values in fields.items():
-            for number, value in enumerate([values] if isinstance(values, str) else values):
-                self.tab.fill(f"#field-{name}-{number}", value)
-        self.tab.click("#question .primary")
-        return self.answer()
-
-    def answer(self):
-        self.tab.wait_for_selector("#answer[aria-busy=false] > div, #error:not([hidden])")
-        assert not self.tab.is_visible("#error"), self.tab.text_content("#error")
-        return self.tab.text_content("#answer")
-
-    def tabs(self):
-        """Names of the tabs below the answer."""
-        return self.tab.eval_on_selector_all("[role=tab]", "all => all.map(one => one.id.slice(4))")
-
-    def show(self, name):
-        self.tab.click(f"#tab-{name}")
-        shown = {"tokens": ".pieces", "heads": ".drawing path[d*=M]", "layers": ".pictures canvas", "request": "pre"}
-        self.tab.wait_for_selector(f"#panel {shown[name]}")
-
-    def texts(self, selector):
-        return self.tab.eval_on_selector_all(selector, "all => all.map(one => one.textContent)")
 
 
 @pytest.fixture
@@ -168,13 +107,6 @@ def page(browser, server):
     yield page
     context.close()
     assert page.errors == []
-
-
-def predict(server, model, signature="serving_default", **inputs):
-    """The outputs of the REST API."""
-    status, text = server.get(f"/v1/models/{model}:predict", {"signature_name": signature, "inputs": inputs})
-    assert status == 200, text
-    return json.loads(text)["outputs"]
 
 
 def percent(share):
@@ -619,13 +551,8 @@ def test_a_phone_breaks_names_between_their_parts(browser):
     names = ["SearchCreativeWork", "object_location_type", "atis_flight#atis_airfare", "RateHTMLPages", "two words"]
     context = browser.new_context(viewport={"width": 360, "height": 780})
 
-    def answer(route):
-        name = route.request.url.split("/", 3)[3].removeprefix("page/") or "index.html"
-        file = PAGE / name
-        route.fulfill(path=file) if file.exists() else route.abort()  # there is no server
-
     with contextlib.closing(context):
-        context.route("**/*", answer)
+        context.route("**/*", files_answer)
         tab = context.new_page()
         tab.goto("http://127.0.0.1/")
         shown = tab.evaluate(LABELS, names)

@@ -45,6 +45,11 @@ export async function call(path, body, signal) {
   return answer;
 }
 
+/** Versions of a model that answer. */
+export const available = (model) =>
+  model.versions.filter(({ state }) => state === "AVAILABLE").map(({ version }) => version);
+export const newest = (model) => Math.max(...available(model));
+
 /** Path of a model's `predict`, of a version if it is given. */
 export const predictPath = (name, version) =>
   `v1/models/${encodeURIComponent(name)}${version ? `/versions/${version}` : ""}:predict`;

@@ -1,12 +1,28 @@
 /** The page: models, the form, the answer and what is shown below it. */
 
 import { headView, modelView, newView } from "./attention.js";
-import { Failure, call, predict } from "./api.js";
+import { Failure, available, call, newest, predict } from "./api.js";
 import { button, byId, element, failed, hint, pretty, select } from "./dom.js";
 import { examplesOf } from "./examples.js";
 import { sentence, switchLanguage, t, translatePage } from "./i18n.js";
 import { requestView } from "./request.js";
-import { answerOf, bodyOf, canAttend, compare, fieldName, hasForm, inputsOf, isList, kindOf, kindsOf } from "./tasks.js";
+import { promptNote, rankingView, search, searchRequests } from "./search.js";
+import {
+  MOST_TEXTS,
+  answerOf,
+  bodyOf,
+  canAttend,
+  compare,
+  fieldName,
+  hasForm,
+  inputsOf,
+  isList,
+  isSearch,
+  kindOf,
+  kindsOf,
+  linesOf,
+  searchKind,
+} from "./tasks.js";
 import { sequencesOf, specialTokens, tokenView } from "./tokens.js";
 
 const TABS = ["tokens", "heads", "layers", "request"];
@@ -16,7 +32,7 @@ const state = {
   model: null,
   version: "", // "" for the newest
   values: {}, // of the fields by name: texts, or lists of texts
-  outcome: null, // the last answer: {model, version, values, outputs, ms, sequences}
+  outcome: null, // the last answer: {model, version, values, outputs, ms, sequences, waiting}
   failure: null,
   waiting: null, // an AbortController
   tab: "tokens",
@@ -24,9 +40,6 @@ const state = {
 };
 
 // Models
-
-const available = (model) => model.versions.filter(({ state }) => state === "AVAILABLE").map(({ version }) => version);
-const newest = (model) => Math.max(...available(model));
 
 /** Reads the list of models; the chosen one may have another version by now. */
 async function refresh() {
@@ -68,7 +81,7 @@ function wantedName() {
 }
 
 async function choose(model) {
-  state.waiting?.abort();
+  stop();
   const values = hasForm(model) ? { ...examplesOf(model)[0] } : { json: await skeleton(model) };
   Object.assign(state, {
     model,
@@ -79,6 +92,13 @@ async function choose(model) {
     view: newView(),
   });
   history.replaceState(null, "", `#${encodeURIComponent(model.name)}`);
+  render();
+}
+
+/** Fills the fields with an example of another kind: of a search, or of texts to be compared. */
+function changeMode(values) {
+  stop();
+  Object.assign(state, { values: copied(values), outcome: null, failure: null });
   render();
 }
 
@@ -102,21 +122,31 @@ async function skeleton(model) {
 
 const copied = (values) => JSON.parse(JSON.stringify(values));
 
-async function ask() {
+/** Ends the question that is being answered, and those about words of the last answer. */
+function stop() {
   state.waiting?.abort();
+  state.outcome?.waiting.abort();
+}
+
+async function ask() {
+  stop();
   const waiting = (state.waiting = new AbortController());
   const values = copied(state.values);
   await guarded(async () => {
     const body = requestBody(state.model, values);
     if (Object.values(values).flat().join("").trim() === "") throw new Failure("noText");
+    if (isSearch(values) && !(values.question.trim() && values.lines.trim())) throw new Failure("noLine");
     renderAnswer();
     const send = async () => {
-      const { model } = state;
+      const { model, models } = state;
       const version = state.version || newest(model); // named in the request, so that it is known which one answers
       const began = performance.now();
-      const outputs = await predict(model, version, body, waiting.signal);
-      return { model, version, values, outputs, ms: Math.round(performance.now() - began) };
+      const outputs = isSearch(values)
+        ? await search(models, model, version, values, waiting.signal, progress)
+        : await predict(model, version, body, waiting.signal);
+      return { model, version, values, outputs, ms: Math.round(performance.now() - began), waiting };
     };
+    const progress = (done, all) => done < all && byId("answer").replaceChildren(hint(t("scored", { done, all })));
     const outcome = await send().catch(async (failure) => {
       if (failure.key !== "notServed" || state.version) throw failure;
       await refresh(); // another version has taken its place
@@ -151,13 +181,17 @@ async function guarded(action, waiting = null) {
 
 /** Tokens and attention of the last question; they are asked for when they are looked at. */
 function sequences(outcome) {
-  const body = { signature_name: "attention", ...bodyOf(outcome.model, outcome.values) };
+  const values = isSearch(outcome.values) ? bestPair(outcome) : outcome.values;
+  const body = { signature_name: "attention", ...bodyOf(outcome.model, values) };
   outcome.sequences ??= predict(outcome.model, outcome.version, body).then((outputs) => {
     if (!outputs.continues) throw new Failure("oldAttention");
-    return sequencesOf(outputs, outcome.values, inputsOf(outcome.model), specialTokens(outcome.model).sep);
+    return sequencesOf(outputs, values, inputsOf(outcome.model), specialTokens(outcome.model).sep);
   });
   return outcome.sequences;
 }
+
+/** Values of a reranker's inputs: the question with the line of the highest score. */
+const bestPair = ({ values, outputs }) => ({ queries: values.question, texts: [outputs.lines[0].text] });
 
 /** What changes if a token is masked: the signature `tokens` is asked about the ids with and without it. */
 async function mask(outcome, all, number, index) {
@@ -230,12 +264,13 @@ function renderFailure() {
 
 function renderFields() {
   const { model, values } = state;
-  const names = hasForm(model) ? inputsOf(model) : ["json"];
+  const names = isSearch(values) ? ["question", "lines"] : hasForm(model) ? inputsOf(model) : ["json"];
+  const isListed = (name) => !isSearch(values) && isList(model, name);
   const area = (name, index) => {
     const list = index === null ? values : values[name];
     const key = index ?? name;
     const label = fieldName(name) + (index === null ? "" : ` ${index + 1}`);
-    const rows = { context: 7, json: 12, text: isList(model, name) || names.length > 1 ? 2 : 4 }[name] ?? 2;
+    const rows = { context: 7, json: 12, lines: 8, text: isListed(name) || names.length > 1 ? 2 : 4 }[name] ?? 2;
     const box = element("textarea", {
       rows,
       id: `field-${name}-${index ?? 0}`,
@@ -258,14 +293,26 @@ function renderFields() {
     return button(text, onclick, { className: "quiet", "aria-label": label });
   };
   const field = (name) => {
-    if (!isList(model, name)) return area(name, null);
+    if (!isListed(name)) return area(name, null);
     return [
       values[name].map((_, index) => area(name, index)),
       quietButton(t("add"), () => values[name].push(""), t("add")),
     ];
   };
   byId("fields").replaceChildren(...names.map(field).flat(2));
-  const examples = hasForm(model) ? examplesOf(model) : [];
+  const note = isSearch(values) && promptNote(model, state.models);
+  if (note) byId("fields").append(hint(note));
+  const examples = hasForm(model) ? examplesOf(model, isSearch(values)) : [];
+  const modes = searchKind(model) === "vector" ? [true, false] : [];
+  byId("modes").replaceChildren(
+    ...modes.map((searches) =>
+      button(t(searches ? "search" : "compare"), () => changeMode(examplesOf(model, searches)[0]), {
+        id: searches ? "mode-search" : "mode-compare",
+        className: "chip",
+        "aria-pressed": String(searches === isSearch(values)),
+      }),
+    ),
+  );
   byId("examples").setAttribute("aria-label", t("examples"));
   byId("examples").replaceChildren(
     ...examples.map((example) => {
@@ -294,12 +341,14 @@ function renderAnswer() {
   } else {
     const { outputs, values, model, version, ms } = outcome;
     try {
-      box.replaceChildren(element("div", {}, answerOf(model, outputs, values, change)));
+      const shown = isSearch(values) ? rankingView(outputs) : answerOf(model, outputs, values, change);
+      box.replaceChildren(element("div", {}, shown));
     } catch (error) {
       box.replaceChildren(failed(error));
     }
     byId("measured").textContent = t("measured", { ms, name: model.name, version });
-    byId("status").textContent = (box.querySelector(".verdict") ?? box).textContent.slice(0, 200); // is read out
+    const best = box.querySelector(".verdict, .ranking > li") ?? box;
+    byId("status").textContent = best.textContent.slice(0, 200); // is read out
   }
   renderDetails();
 }
@@ -339,7 +388,15 @@ async function renderPanel() {
     if (!outcome.model.signatures.includes("attention")) return say("noAttention");
   }
   try {
-    if (tab === "request") return show(requestView(state.model, state.version, requestBody(state.model, state.values)));
+    if (tab === "request") {
+      const { models, model, version, values } = state;
+      if (!isSearch(values)) return show(requestView(model, version, requestBody(model, values)));
+      const more = linesOf(values.lines).texts.length > MOST_TEXTS;
+      return show(
+        more && hint(t("firstLines", { count: MOST_TEXTS })),
+        searchRequests(models, model, version, values).map((request) => requestView(...request)),
+      );
+    }
     if (!outcome.sequences) say("waiting");
     const all = (await sequences(outcome)).filter(({ tokens }) => tokens.length);
     if (state.outcome !== outcome || state.tab !== tab) return;

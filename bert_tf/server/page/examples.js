@@ -1,7 +1,7 @@
 /** Examples for each kind of model, in English and Korean: values of the fields, by name. */
 
 import { currentLanguage } from "./i18n.js";
-import { hasOutput, inputsOf, isList } from "./tasks.js";
+import { hasOutput, inputsOf, isList, searchKind } from "./tasks.js";
 import { specialTokens } from "./tokens.js";
 
 const SENTENCES = [
@@ -21,8 +21,37 @@ const MASKS = [
   { text: "대한민국의 수도는 [MASK]이다." },
 ];
 
-// By an input or an output of the model, the first that it has.
+const DESK = [
+  "The reading room is open from nine to six, and until eight on Thursdays.",
+  "Lost your card? Block it at once under 555-0142, day and night.",
+  "Books can be kept for four weeks and renewed twice.",
+  "For every day that a book is late, we charge twenty cents.",
+  "Visitors may use the wireless network without a password.",
+  "Please leave bags and coats in the lockers on the ground floor.",
+  "Children under twelve get a card for free.",
+  "Coffee and cake are served in the courtyard.",
+].join("\n");
+const DESK_KO = [
+  "열람실은 아홉 시부터 여섯 시까지, 목요일에는 여덟 시까지 엽니다.",
+  "회원증을 잃어버리셨나요? 555-0142로 전화해 바로 정지하세요.",
+  "책은 4주 동안 빌릴 수 있고 두 번 연장할 수 있습니다.",
+  "반납이 늦으면 하루에 200원을 받습니다.",
+  "방문하신 분은 비밀번호 없이 무선 인터넷을 쓸 수 있습니다.",
+  "가방과 외투는 1층 사물함에 넣어 주세요.",
+  "열두 살 아래 어린이의 회원증은 무료입니다.",
+  "마당에서 커피와 케이크를 팝니다.",
+].join("\n");
+const SEARCHES = [
+  { question: "What happens if I return a book late?", lines: DESK },
+  { question: "Is there somewhere to eat?", lines: DESK },
+  { question: "When do you close?", lines: DESK },
+  { question: "책을 늦게 돌려주면 어떻게 되나요?", lines: DESK_KO },
+  { question: "인터넷을 쓸 수 있나요?", lines: DESK_KO },
+];
+
+// By an input or an output of the model, the first that it has; those of a search are called "lines".
 const EXAMPLES = {
+  lines: SEARCHES,
   choices: [
     {
       context: "The man broke his toe.",
@@ -68,10 +97,15 @@ const EXAMPLES = {
 
 const isKorean = (example) => /\p{Script=Hangul}/u.test(JSON.stringify(example));
 
-/** Examples of a model; those in the reader's language come first. */
-export function examplesOf(model) {
+/**
+ * Examples of a model; those in the reader's language come first.
+ *
+ * searches: whether those of a model that can search are of searches.
+ */
+export function examplesOf(model, searches = true) {
   const names = inputsOf(model);
-  const found = Object.keys(EXAMPLES).find((name) => names.includes(name) || hasOutput(model, name));
+  const fits = (name) => names.includes(name) || hasOutput(model, name);
+  const found = searches && searchKind(model) ? "lines" : Object.keys(EXAMPLES).find(fits);
   const all = found ? EXAMPLES[found] : SENTENCES.map((_, number) => sentences(model, names, number));
   const mask = ({ text }) => ({ text: text.replaceAll(MASK, specialTokens(model).mask) });
   const made = all === MASKS ? all.map(mask) : all;

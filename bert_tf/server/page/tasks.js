@@ -8,9 +8,10 @@ import { shown, specialTokens } from "./tokens.js";
 const INPUTS = ["question", "context", "text", "second_text", "choices"];
 const CHOICE_INPUTS = ["context", "choices", "question"];
 const MOST_ROWS = 500; // of a table; a text of 10,000 characters has 2,000 words
+export const MOST_TEXTS = 64; // of a request to search
 
 const signatureOf = (model) => model.card?.signatures?.serving_default ?? {};
-const settingsOf = (model) => model.card?.task?.settings ?? {};
+export const settingsOf = (model) => model.card?.task?.settings ?? {};
 
 /** Names of a model's texts, in the order in which its task reads them; [] if it has no card, or reads no texts. */
 export function inputsOf(model) {
@@ -28,7 +29,30 @@ export const hasOutput = (model, name) => name in (signatureOf(model).outputs ??
 export const hasForm = (model) => inputsOf(model).length > 0;
 
 /** Whether a model can be exported with its attention. */
-export const canAttend = (model) => hasForm(model) && !hasOutput(model, "vector");
+export const canAttend = (model) => hasForm(model) && !hasOutput(model, "vector") && !hasOutput(model, "pieces");
+
+/** The output by which a model ranks lines for a question: "vector" (of sentences), "pieces", "scores", or null. */
+export function searchKind(model) {
+  const has = (name) => hasOutput(model, name);
+  if (has("vector") && !has("word_count") && !has("token_count")) return "vector";
+  if (has("pieces") && has("weights")) return "pieces";
+  return has("scores") && inputsOf(model).join() === "queries,texts" ? "scores" : null;
+}
+
+/** Whether values are those of a search, {question, lines}. */
+export const isSearch = (values) => values.lines !== undefined;
+
+/** The texts of a search without empty lines, each once, and how many were left out because they are repeated. */
+export function linesOf(lines) {
+  const all = lines.split(/\r\n|\r|\n/).map((line) => line.trim());
+  const given = all.filter(Boolean);
+  const texts = [...new Set(given)];
+  return { texts, repeated: given.length - texts.length };
+}
+
+/** The inputs of a request to compare texts with a question. */
+export const searchInputs = (model, question, texts) =>
+  searchKind(model) === "scores" ? { queries: [question], texts: [texts] } : { text: [question, ...texts] };
 
 /** The kind of model in a few words. */
 export function kindOf(model) {
@@ -49,9 +73,12 @@ export function fieldName(name) {
 export const isList = (model, name) =>
   hasOutput(model, "vector") || signatureOf(model).inputs?.[name].shape.length > 1;
 
-/** The body of a request from the values of the fields. */
+/** The body of a request from the values of the fields; of a search, with the first lines. */
 export function bodyOf(model, values) {
   if (!hasForm(model)) return JSON.parse(values.json);
+  if (isSearch(values)) {
+    return { inputs: searchInputs(model, values.question, linesOf(values.lines).texts.slice(0, MOST_TEXTS)) };
+  }
   const rows = (value) => (hasOutput(model, "vector") ? value : [value]);
   return { inputs: Object.fromEntries(Object.entries(values).map(([name, value]) => [name, rows(value)])) };
 }
@@ -305,7 +332,7 @@ function filled(text, mask, number, { piece, continues }) {
   return (continues ? before.trimEnd() : before) + piece + after;
 }
 
-function cosine(one, other) {
+export function cosine(one, other) {
   let product = 0,
     first = 0,
     second = 0;
