@@ -18,7 +18,8 @@ from bert_tf.inference.embedder import open_embedder
 from bert_tf.inference.extraction import read_texts
 from bert_tf.inference.mining import Limits, filtered, mine, write_groups
 from bert_tf.inference.reranking import open_reranker, score
-from bert_tf.inputs.datasets.examples import ReadReport, TextGroup
+from bert_tf.inference.retrieval import check_unscored
+from bert_tf.inputs.datasets.examples import ReadReport, TextGroup, is_blank
 from bert_tf.inputs.datasets.groups import read_texts_by_id
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.training.dtype import infer_in
@@ -54,19 +55,21 @@ _DATA = data_flags()
 
 def main(_: list[str]) -> None:
     output = _OUTPUT.value
-    check_output(output, inputs=[*files_of(_INIT.value), *([_CORPUS.value] if _CORPUS.value else [])])
+    source, report = Source(_DATA(ExampleData(format="groups")), _DATA_DIR.value, TextGroup), ReadReport()
+    corpus_files = [_CORPUS.value] if _CORPUS.value else []
+    check_output(output, inputs=[*files_of(_INIT.value), *source.files(_SPLIT.value), *corpus_files])
     if not output.endswith(".jsonl"):
         raise ConfigError(f"--output={output}: expected a name that ends in .jsonl")
     limits = _limits().check()
     embedder = open_embedder(_INIT.value)
     infer_in(_DTYPE.value, embedder.model)
-    source, report = Source(_DATA(ExampleData(format="groups")), _DATA_DIR.value, TextGroup), ReadReport()
     examples = list(source.examples(report, _SPLIT.value))
     print_report(source.where(_SPLIT.value), report)
     pairs: list[tuple[str, str]] = []
     for example in examples:
         if len(example.texts) < 2:
             raise DataError(f"{example.location}: a single text; expected a query and a text that belongs to it")
+        check_unscored(example)
         pairs.append((example.texts[0], example.texts[1]))
     given = (text for example in examples for text in example.texts[1:])
     corpus = list(dict.fromkeys(itertools.chain(given, _further(_CORPUS.value))))
@@ -80,7 +83,7 @@ def main(_: list[str]) -> None:
             found = filtered(found, limits, functools.partial(score, *open_reranker(_RERANKER.value)))
         count, without = write_groups(temporary, found, scores=_SCORES.value)
     shutil.rmtree(folder)
-    none = f", {without:,} without any negative" if without else ""
+    none = f"; {without:,} without any negative{' were left out' if _SCORES.value else ''}" if without else ""
     print(f"{output}: {count:,} pairs with negatives from {len(corpus):,} texts{none}")
 
 
@@ -97,8 +100,8 @@ def _further(path: str | None) -> list[str]:
     if not path:
         return []
     if path.endswith(".jsonl"):
-        return [text for _, text, _ in read_texts_by_id(path, title=True)]
-    return [example.text for example in read_texts(path)]
+        return [text for _, text, _ in read_texts_by_id(path, title=True) if not is_blank(text)]
+    return [example.text for example in read_texts(path) if not is_blank(example.text)]
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import keras
+import numpy as np
 
-from bert_tf.api.base import Lines, Trainable, absolute, check_export, current_strategy
+from bert_tf.api.base import Lines, Trainable, absolute, check_export
 from bert_tf.api.plain_values import Values, group_label, group_of, plain, texts_of
 from bert_tf.checkpoints import directory as model_directory
 from bert_tf.checkpoints import open_with_warnings
-from bert_tf.checkpoints.stored_model import Checkpoint, assign
+from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import EmbeddingsConfig, ExampleData, FeatureConfig, TrainConfig
 from bert_tf.config.train import BatchSize, InferenceDtype
 from bert_tf.config.values import checked_arguments
@@ -21,12 +22,13 @@ from bert_tf.files import temporary_directory, text_path
 from bert_tf.inference.embedder import Embedder, embedder_of
 from bert_tf.inference.extraction import vectors_of
 from bert_tf.inference.portable import ExportedFile, export_embedder
+from bert_tf.inference.retrieval import passage_prompt, query_prompt
 from bert_tf.inference.saved_model import Exported, export, on_cpu
 from bert_tf.inference.session import ExportFormat, Optimization
 from bert_tf.inputs.datasets.sources import Data, InMemory
 from bert_tf.tasks.embeddings import Embeddings
 from bert_tf.training.dtype import infer_in
-from bert_tf.training.evaluation import Evaluation, Split
+from bert_tf.training.evaluation import Split
 from bert_tf.training.runs.finetuning import Start
 from bert_tf.types import Array, Json, Metrics, StrPath
 
@@ -139,6 +141,7 @@ class SentenceEncoder(VectorModel):
         self._path, self._start, self._dtype = path, Start(path, checkpoint.lasting()), dtype
         self._settings, self._config, self._results = settings, EmbeddingsConfig(), {}
         self._open(self._start.checkpoint, settings)
+        self._opened = self._embedder.config  # from which each `fit` starts
 
     def _open(self, checkpoint: Checkpoint, settings: Json) -> None:
         self._embedder = embedder_of(checkpoint, self._path, **settings)
@@ -217,20 +220,24 @@ class SentenceEncoder(VectorModel):
         """
         given = self._labelled(x, y, "x")
         split = Split(InMemory(self._data(given), self._kind.example, {"validation": given}), "validation")
-        config = EmbeddingsConfig(vectors=self._embedder.config)
-        config = config.published(None, self.encoder.config.max_position_embeddings)
-        task = Embeddings.learn(self.tokenizer, config, self._data(given), split.examples, None)
-        split.prepare(task)
-        model = task.build(self.encoder)
-        layers = self._embedder.checkpoint().tensors
-        assign((one for one in model.weights if one.path.startswith("vectors/")), layers)
-        return Evaluation(task, model, split, batch_size, current_strategy())()
+        task = Embeddings.judging(self.tokenizer, self._data(given), split.examples)
+        firsts = list(dict.fromkeys(example.texts[0] for example in split.examples))
+        others = list(dict.fromkeys(text for example in split.examples for text in example.texts[1:]))
+        names = query_prompt(self._embedder), passage_prompt(self._embedder)
+        of_firsts, of_others = (
+            dict(zip(texts, self.encode(texts, prompt_name=name, batch_size=batch_size), strict=True))
+            for texts, name in zip((firsts, others), names, strict=True)
+        )
+        predictions: list[Json] = [
+            {"vectors": np.stack([of_firsts[example.texts[0]], *(of_others[text] for text in example.texts[1:])])}
+            for example in split.examples
+        ]
+        return task.benchmark.official_metrics(split.examples, predictions)
 
     def _own_vectors(self) -> Json:
         """The settings of vectors that `from_pretrained` got or the model was published with, if any."""
-        config = self._embedder.config
-        known = self._settings or self._start.checkpoint.vectors
-        return {"vectors": config, "max_length": config.max_length} if known else {}
+        known = self._settings or self._start.checkpoint.own_vectors
+        return {"vectors": self._opened, "max_length": self._opened.max_length} if known else {}
 
     def _take(self, trained: Checkpoint) -> None:
         self._open(trained, {})

@@ -12,6 +12,7 @@ from bert_tf.api.plain_values import Values, texts_of
 from bert_tf.api.sentence_encoder import VectorModel
 from bert_tf.checkpoints import directory as model_directory
 from bert_tf.checkpoints import open_with_warnings
+from bert_tf.checkpoints.adapt import as_masked_lm
 from bert_tf.checkpoints.directory import task_and_model
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import EmbeddingsConfig
@@ -49,6 +50,7 @@ class SparseEncoder(VectorModel):
     """
 
     def __init__(self, path: str, checkpoint: Checkpoint, max_length: int | None, dtype: InferenceDtype) -> None:
+        checkpoint = as_masked_lm(checkpoint)
         self._path, self._start, self._dtype = path, Start(path, checkpoint.lasting()), dtype
         self._config, self._results = EmbeddingsConfig(), {}
         if checkpoint.head != "masked_lm":
@@ -56,10 +58,7 @@ class SparseEncoder(VectorModel):
                 f"{path}: no masked-language-model head, from which sparse vectors come; expected a pre-trained model "
                 "that kept its head, or a sparse encoder"
             )
-        limit = checkpoint.config.max_position_embeddings
-        task = checkpoint.task or {}
-        own = task["settings"]["max_length"] if task.get("name") == SparseEncoding.name else _LENGTH
-        self._max_length = min(max_length or own, limit)
+        self._max_length = min(max_length or _length(checkpoint) or _LENGTH, checkpoint.config.max_position_embeddings)
         self._take(self._start.checkpoint)
 
     @classmethod
@@ -115,7 +114,14 @@ class SparseEncoder(VectorModel):
     def _take(self, trained: Checkpoint) -> None:
         _, self.model = task_and_model(trained, self._path)
         self.tokenizer = trained.tokenizer_of_text(self._path)
-        self.task = SparseEncoding(self.tokenizer, self._max_length)
+        length = _length(trained) if trained is not self._start.checkpoint else None  # of `fit`
+        self.task = SparseEncoding(self.tokenizer, length or self._max_length)
         infer_in(self._dtype, self.model)
         self.encoder = encoder_of(self.model)
         self.__dict__.pop("_encode", None)
+
+
+def _length(checkpoint: Checkpoint) -> int | None:
+    """Tokens per text of a sparse encoder; None for another model."""
+    task = checkpoint.task
+    return task["settings"]["max_length"] if task and task["name"] == SparseEncoding.name else None

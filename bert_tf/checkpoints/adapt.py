@@ -11,6 +11,8 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, as_dtype, first_rows
 from bert_tf.checkpoints.tokenizer_files.files import real_pieces
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.model.head_table import HEADS
+from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.regression import Regression
 from bert_tf.tasks.reranking import Reranking
 from bert_tf.text import BaseTokenizer, Tokenizer
@@ -243,6 +245,17 @@ def _longer(tensor: Tensor, count: int, make: _MakeRows) -> Tensor:
         shape=(tensor.shape[0] + count, *tensor.shape[1:]),
         source=f"{tensor.source}, {count} rows added",
     )
+
+
+def as_masked_lm(checkpoint: Checkpoint) -> Checkpoint:
+    """A pre-trained model with a second head, such as next-sentence prediction, as a masked language model alone."""
+    task = checkpoint.task
+    if not task or not checkpoint.head or checkpoint.head == "masked_lm":
+        return checkpoint
+    if "masked_lm" not in HEADS[checkpoint.head].parts:
+        return checkpoint
+    kept = {name: task["settings"][name] for name in ("max_length",) if name in task["settings"]}
+    return dataclasses.replace(checkpoint, task={"name": MaskedLM.name, "settings": kept})
 
 
 def as_reranker(checkpoint: Checkpoint) -> Checkpoint:

@@ -148,6 +148,12 @@ class Checkpoint:
         """Labels in the order of the logits; None if the head has no labels."""
         return self.task["settings"]["labels"] if self.task and self.head and HEADS[self.head].labels else None
 
+    @property
+    def own_vectors(self) -> EmbeddingConfig | None:
+        """How its vectors of sentences are computed: those that it was published for, or that its head reads."""
+        reads = self._head()[2]
+        return reads if isinstance(reads, EmbeddingConfig) else self.vectors
+
     def tokenizer_of_text(self, path: StrPath) -> BaseTokenizer:
         """The tokenizer; DataError, which names `path`, if there is none."""
         if self.report.no_tokenizer:

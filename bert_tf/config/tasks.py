@@ -362,8 +362,11 @@ class EmbeddingsConfig(TaskConfig, api="SentenceEncoder"):
                 f"task.objective is {self.objective!r}, but with task.sparse similarities are dot products; set "
                 "in_batch, margin_mse or kl"
             )
-        if self.sparse and (self.matryoshka or self.vectors):
-            raise ConfigError("task.sparse goes without task.matryoshka and task.vectors; leave them out")
+        if self.sparse and (self.matryoshka or self.vectors or self.query_prompt or self.passage_prompt):
+            raise ConfigError(
+                "task.sparse goes without task.matryoshka, task.vectors, task.query_prompt and task.passage_prompt; "
+                "leave them out"
+            )
         if len(self.flops) != 2:
             raise ConfigError(f"task.flops is {self.flops!r}; expected two numbers, of first texts and of the others")
         if len(set(self.matryoshka)) < len(self.matryoshka):

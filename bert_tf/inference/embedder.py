@@ -5,6 +5,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from bert_tf.checkpoints import open_with_warnings
@@ -39,7 +40,7 @@ def embedder_of(checkpoint: Checkpoint, path: StrPath, per: str = "sentence", **
     if per == "sentence":
         if checkpoint.report.no_vectors:
             raise DataError(checkpoint.report.no_vectors)
-        config = checkpoint.vectors or config
+        config = checkpoint.own_vectors or config
     for name in settings.keys() - {field.name for field in dataclasses.fields(EmbeddingConfig)}:
         raise ConfigError(unknown_field(EmbeddingConfig, name, "vectors"))
     return Embedder(
@@ -115,9 +116,14 @@ class Embedder:
             vectors=self.config,
         )
 
+    @property
+    def layer_weights(self) -> list[keras.Variable]:
+        """The variables of the dense layers."""
+        return list(self._layer.weights)
+
     def _tensors(self) -> dict[str, Tensor]:
         """Tensors of the dense layers by path."""
-        return {variable.path: tensor_of_variable(variable) for variable in self._layer.weights}
+        return {variable.path: tensor_of_variable(variable) for variable in self.layer_weights}
 
 
 def _layer_of(config: EmbeddingConfig, hidden: int, tensors: Mapping[str, Tensor]) -> SentenceVectors:

@@ -151,12 +151,15 @@ def _stored_vectors(embedder: Embedder, corpus: Sequence[str], folder: str, batc
     """Unit vectors of the corpus, float32 [texts, size], in a file that is mapped into memory."""
     os.makedirs(folder, exist_ok=True)
     path, state = os.path.join(folder, "vectors.npy"), os.path.join(folder, _DONE)
-    identity = digest([weights_identity(embedder.encoder.weights), to_dict(embedder.config), list(corpus)])
+    weights = weights_identity([*embedder.encoder.weights, *embedder.layer_weights])
+    identity = digest([weights, str(embedder.encoder.dtype_policy.name), to_dict(embedder.config), list(corpus)])
     before: Json = read_json(state, Json) if os.path.exists(state) and os.path.exists(path) else {}
     done = before["texts"] if before.get("identity") == identity else 0
     if done:
         vectors: np.memmap[Any, Any] = np.lib.format.open_memmap(path, "r+")
     else:
+        if before:  # of other vectors, which the file no longer holds as soon as it is opened
+            os.remove(state)
         vectors = np.lib.format.open_memmap(path, "w+", np.float32, (len(corpus), embedder.size))
     passages = prompted(embedder, passage_prompt(embedder))
     with bar("encode", len(corpus), "text", done=done) as line:
@@ -177,14 +180,17 @@ def write_groups(path: str, mined: Iterable[Mined], *, scores: bool = False) -> 
     """Writes JSON lines with query, positive, negatives and, if asked for, scores.
 
     Returns:
-        (pairs, those among them without any negative).
+        (pairs, those without any negative, which are left out if there are scores: one alone teaches nothing).
     """
     count = without = 0
     with open(path, "w", encoding="utf-8") as file:
         for one in mined:
+            without += not one.negatives
+            if scores and not one.negatives:
+                continue
             line: Json = {"query": one.query, "positive": one.positive, "negatives": list(one.negatives)}
             if scores:
                 line["scores"] = [round(value, 6) for value in one.scores]
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
-            count, without = count + 1, without + (not one.negatives)
+            count += 1
     return count, without

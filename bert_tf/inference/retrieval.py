@@ -36,12 +36,14 @@ class Collection(NamedTuple):
         texts: streams (id, text) of all texts, as often as it is called.
         queries: text by id, of those with a judgement.
         judgements: by query, the relevance of texts by their ids; above 0 is relevant.
+        itself: id of the text that a query is itself, which it is not to find.
     """
 
     where: str
     texts: Callable[[], Iterator[tuple[str, str]]]
     queries: dict[str, str]
     judgements: dict[str, dict[str, float]]
+    itself: dict[str, str]
 
 
 def open_collection(path: str, data: ExampleData, split: str, report: ReadReport) -> Collection:
@@ -63,16 +65,37 @@ def open_collection(path: str, data: ExampleData, split: str, report: ReadReport
     for example in source.examples(report, split):
         if len(example.texts) < 2:
             raise DataError(f"{example.location}: a single text; expected a query and a text that it should find")
+        check_unscored(example)
         for text in example.texts[1:]:
             texts.setdefault(text, str(len(texts)))
         query = queries.setdefault(example.texts[0], str(len(queries)))
         judgements.setdefault(query, {})[texts[example.texts[1]]] = 1.0
     by_id = {query: text for text, query in queries.items()}
-    return Collection(source.where(split), lambda: ((one, text) for text, one in texts.items()), by_id, judgements)
+    itself = {query: texts[text] for query, text in by_id.items() if text in texts}
+    return Collection(
+        source.where(split),
+        lambda: ((one, text) for text, one in texts.items()),
+        by_id,
+        judgements,
+        _unjudged(itself, judgements),
+    )
+
+
+def check_unscored(example: TextGroup) -> None:
+    """Raises DataError for a pair with a number, which may say that its texts do not belong together."""
+    if example.label is not None and not isinstance(example.label, tuple):
+        raise DataError(f"{example.location}: a pair with a number; expected texts that belong together, without any")
+
+
+def _unjudged(itself: dict[str, str], judgements: dict[str, dict[str, float]]) -> dict[str, str]:
+    return {query: one for query, one in itself.items() if query in judgements and one not in judgements[query]}
 
 
 def _open_beir(path: str, split: str, report: ReadReport) -> Collection:
-    corpus, table = os.path.join(path, "corpus.jsonl"), os.path.join(path, "qrels", f"{split}.tsv")
+    corpus, tables = os.path.join(path, "corpus.jsonl"), os.path.join(path, "qrels")
+    names = [split, *(["dev"] if split == "validation" else [])]
+    found = next((name for name in names if os.path.exists(os.path.join(tables, f"{name}.tsv"))), split)
+    table = os.path.join(tables, f"{found}.tsv")
 
     def texts() -> Iterator[tuple[str, str]]:
         return ((one, text) for one, text, _ in read_texts_by_id(corpus, title=True))
@@ -100,11 +123,14 @@ def _open_beir(path: str, split: str, report: ReadReport) -> Collection:
         else:
             judgements[query][document] = relevance
     judged = {query: own for query, own in judgements.items() if max(own.values()) > 0}
-    for query in judgements.keys() - judged.keys():
-        report.add("left out: query without a relevant text", query)
+    for query in judgements:
+        if query not in judged:
+            report.add("left out: query without a relevant text", query)
     if not judged:
         raise DataError(f"{table}: no query has a relevant text; expected at least one")
-    return Collection(path, texts, {query: queries[query] for query in judged}, judged)
+    # A query that is a text of the corpus has its id (ArguAna, Quora).
+    itself = _unjudged({query: query for query in judged if query in known}, judged)
+    return Collection(path, texts, {query: queries[query] for query in judged}, judged, itself)
 
 
 class Ranking(NamedTuple):
@@ -113,12 +139,12 @@ class Ranking(NamedTuple):
     Attributes:
         queries: ids.
         found: ids of texts for each query.
-        scores: float32 [queries, depth].
+        scores: of these texts.
     """
 
     queries: Sequence[str]
     found: Sequence[Sequence[str]]
-    scores: Array
+    scores: Sequence[Sequence[float]]
 
     def metrics(self, judgements: dict[str, dict[str, float]]) -> dict[str, Array]:
         """Metrics of each query, as `metrics.retrieval.by_query`."""
@@ -166,8 +192,13 @@ def search(embedder: Embedder, collection: Collection, batch_size: int, depth: i
     )
     ids: list[str] = []
     blocks = encoded_blocks(prompted(embedder, passage_prompt(embedder)), collection.texts(), batch_size, ids)
-    indices, products = nearest(unit_vectors(asked), blocks, depth)
-    return Ranking(queries, [[ids[number] for number in row] for row in indices], products)
+    indices, products = nearest(unit_vectors(asked), blocks, depth + 1)
+    rows = [
+        [(ids[number], float(value)) for number, value in zip(row, values, strict=True)
+         if ids[number] != collection.itself.get(query)][:depth]
+        for query, row, values in zip(queries, indices, products, strict=True)
+    ]  # fmt: skip
+    return Ranking(queries, [[one for one, _ in row] for row in rows], [[value for _, value in row] for row in rows])
 
 
 def reranked(
@@ -186,14 +217,13 @@ def reranked(
         (collection.queries[query], [texts[one] for one in found[:count]])
         for query, found in zip(ranking.queries, ranking.found, strict=True)
     )
-    sorted_ids, new = [], np.array(ranking.scores)
-    for row, (found, scores) in enumerate(zip(ranking.found, score(groups), strict=True)):
+    sorted_ids, new = [], []
+    for found, scores in zip(ranking.found, score(groups), strict=True):
         order = np.argsort(-np.array(scores), kind="stable")
         sorted_ids.append([*(found[at] for at in order), *found[count:]])
         # Scores of a run file fall from rank to rank: those that follow are below the last one.
-        new[row, : len(order)] = np.array(scores)[order]
         lowest = min(scores, default=0.0)
-        new[row, len(order) :] = lowest - 1 - np.arange(new.shape[1] - len(order))
+        new.append([*(scores[at] for at in order), *(lowest - 1 - at for at in range(len(found) - len(order)))])
     return Ranking(ranking.queries, sorted_ids, new)
 
 
@@ -232,4 +262,4 @@ def write_run(path: str, ranking: Ranking, tag: str = "bert_tf") -> None:
     with open(path, "w", encoding="utf-8") as file:
         for query, found, scores in zip(ranking.queries, ranking.found, ranking.scores, strict=True):
             for rank, (one, score) in enumerate(zip(found, scores, strict=True), 1):
-                file.write(f"{query} Q0 {one} {rank} {score:.6f} {tag}\n")
+                file.write(f"{query} Q0 {one} {rank} {score:.9g} {tag}\n")

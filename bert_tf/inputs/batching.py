@@ -16,7 +16,12 @@ _LENGTH_MULTIPLE = 4
 
 
 def batch_by_length(
-    pools: tf.data.Dataset, batch_size: int, *, length_key: str = "input_word_ids", seed: tf.Tensor | None = None
+    pools: tf.data.Dataset,
+    batch_size: int,
+    *,
+    length_key: str = "input_word_ids",
+    seed: tf.Tensor | None = None,
+    mixed: bool = False,
 ) -> tf.data.Dataset:
     """Sorts each pool of examples by length and cuts it into batches, to keep padding low.
 
@@ -26,13 +31,26 @@ def batch_by_length(
         batch_size: examples per batch.
         length_key: the ragged feature to sort by; if an example has several lists, its longest one counts.
         seed: int64 [2], shuffles the batches within each pool; None keeps them in order of length (evaluation).
+        mixed: with a seed, other examples share a batch each time, of lengths that differ by up to half, and the
+            batches of a pool are about equally large: for losses about whole batches.
 
     Returns:
         Dataset of feature dicts; ragged features stay ragged.
     """
 
-    def sort(number: tf.Tensor, pool: Tensors) -> tuple[Tensors, tf.Tensor]:
-        order = tf.argsort(longest(pool[length_key]), stable=True)
+    def sort(number: tf.Tensor, pool: Tensors) -> tuple[Tensors, tf.Tensor, tf.Tensor]:
+        lengths = longest(pool[length_key])
+        count = tf.size(lengths, tf.int64)
+        bounds = tf.minimum(tf.range(0, count + batch_size, batch_size, tf.int64), count)
+        if seed is not None and mixed:
+            own = tf.random.experimental.stateless_fold_in(seed, number)
+            factors = tf.random.stateless_uniform([count], own, 1.0, 1.5)
+            order = tf.argsort(tf.cast(lengths, tf.float32) * factors, stable=True)
+            parts = -(-count // batch_size)
+            blocks = tf.RaggedTensor.from_row_splits(order, tf.range(parts + 1) * count // parts)
+            blocks = tf.gather(blocks, tf.random.experimental.stateless_shuffle(tf.range(parts), own))
+            return pool, blocks.values, blocks.row_splits
+        order = tf.argsort(lengths, stable=True)
         if seed is not None:
             # The shortest examples, too few to fill a batch, go to the end; the full batches are shuffled.
             rest, full = tf.split(order, [tf.size(order) % batch_size, -1])
@@ -41,15 +59,15 @@ def batch_by_length(
                 blocks, tf.random.experimental.stateless_fold_in(seed, number)
             )
             order = tf.concat([tf.reshape(blocks, [-1]), rest], 0)
-        return pool, order
+        return pool, order, bounds
 
-    def cut(pool: Tensors, order: tf.Tensor) -> tf.data.Dataset:
-        def batch(start: tf.Tensor) -> Tensors:
-            rows = order[start : start + batch_size]
+    def cut(pool: Tensors, order: tf.Tensor, bounds: tf.Tensor) -> tf.data.Dataset:
+        def batch(number: tf.Tensor) -> Tensors:
+            rows = order[bounds[number] : bounds[number + 1]]
             return {name: tf.gather(value, rows) for name, value in pool.items()}
 
         # unbatch() and batch() would give the same, but take every row apart.
-        return tf.data.Dataset.range(0, tf.size(order, tf.int64), batch_size).map(batch)
+        return tf.data.Dataset.range(tf.size(bounds, tf.int64) - 1).map(batch)
 
     return pools.enumerate().map(sort, num_parallel_calls=tf.data.AUTOTUNE).flat_map(cut)
 
@@ -143,7 +161,13 @@ class Rows:
 
     @tf.autograph.experimental.do_not_convert
     def batches(
-        self, columns: Tensors, batch_size: int, *, seed: tf.Tensor | None = None, few_lengths: bool = False
+        self,
+        columns: Tensors,
+        batch_size: int,
+        *,
+        seed: tf.Tensor | None = None,
+        few_lengths: bool = False,
+        mixed: bool = False,
     ) -> tf.data.Dataset:
         """Batches of rows of similar length, each row once.
 
@@ -152,6 +176,7 @@ class Rows:
             batch_size: rows per batch.
             seed: int64 [2], shuffles the rows; None keeps them near their original position (evaluation).
             few_lengths: pads to one of few lengths, for programs compiled for each.
+            mixed: as for `batch_by_length`.
 
         Returns:
             Dataset of padded features; `window` int64 [rows] numbers the rows of each example from 0.
@@ -162,7 +187,7 @@ class Rows:
         if self._windows:  # more rows than examples: each pool would end with a partial batch
             pools = pools.unbatch().ragged_batch(batch_size * _POOL)
         pad = functools.partial(self._pad, few_lengths=few_lengths)
-        return batch_by_length(pools, batch_size, seed=seed).map(pad, num_parallel_calls=tf.data.AUTOTUNE)
+        return batch_by_length(pools, batch_size, seed=seed, mixed=mixed).map(pad, num_parallel_calls=tf.data.AUTOTUNE)
 
     @tf.autograph.experimental.do_not_convert
     def count(self, columns: Tensors) -> int:

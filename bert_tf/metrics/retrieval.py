@@ -44,6 +44,11 @@ def _merged(indices: Array, products: Array, scores: Array, first: int, count: i
     """The nearest of those that were found before and of a block, whose first vector has the number `first`."""
     if scores.shape[1] > count:
         chosen = np.sort(np.argpartition(-scores, count - 1, axis=1)[:, :count], axis=1)
+        lowest = np.take_along_axis(scores, chosen, 1).min(1, keepdims=True)
+        for row in np.flatnonzero((scores >= lowest).sum(1) > count):  # of the equal ones, the first
+            above = np.flatnonzero(scores[row] > lowest[row])
+            equal = np.flatnonzero(scores[row] == lowest[row])[: count - len(above)]
+            chosen[row] = np.sort(np.concatenate([above, equal]))
     else:
         chosen = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
     products = np.concatenate([products, np.take_along_axis(scores, chosen, 1)], 1)

@@ -5,33 +5,41 @@ The trained model is a sentence encoder like a published one: an encoder with se
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import BertConfig, EmbeddingsConfig
+from bert_tf.config import BertConfig, EmbeddingsConfig, ExampleData
 from bert_tf.config.embeddings import OBJECTIVES
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import Labels, TextGroup
 from bert_tf.metrics.accuracy_and_f1 import correlations
-from bert_tf.metrics.retrieval import by_query, means, nearest, unit_vectors
+from bert_tf.metrics.retrieval import DEPTHS, by_query, means, nearest, unit_vectors
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.sentence_vectors import vector_model
 from bert_tf.model.sparse_vectors import sparse_vector_model
+from bert_tf.progress import log
 from bert_tf.tasks.benchmark import LISTED, ErrorAnalysis, ErrorExample
 from bert_tf.tasks.contrastive import Groups, loss_of
 from bert_tf.tasks.objective import JointObjective, rows_of
 from bert_tf.tasks.sparse_encoding import SparseEncoding
 from bert_tf.tasks.task import Task
-from bert_tf.tasks.text_groups import GroupsBenchmark, GroupsCodec, GroupsState, GroupsTask, kind_of
+from bert_tf.tasks.text_groups import (
+    FEATURES,
+    LENGTH_MULTIPLE,
+    GroupsBenchmark,
+    GroupsCodec,
+    GroupsState,
+    GroupsTask,
+    kind_of,
+)
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.packing import dense_features, length_steps, truncate
 from bert_tf.types import Array, Json, Metrics, Tensors
 
-_LENGTH_MULTIPLE = 4
 _IDS = 2**62  # of texts: two are equal at odds of 1 to 400,000 among a billion
-_FEATURES = ("input_word_ids", "input_mask", "input_type_ids")
 # Kinds of examples in which the first text is to find the second among those of all examples.
 RETRIEVAL = ("pairs", "triplets", "scored texts")
 
@@ -73,7 +81,6 @@ class EmbeddingsCodec(GroupsCodec):
 
     def to_tensors(self, examples: list[Any], *, labelled: bool) -> Tensors:
         """Columns of groups, or of single texts that `distinct` returns."""
-        self.check_texts(examples)
         flat = tf.constant([text for example in examples for text in example.texts])
         text = tf.RaggedTensor.from_row_lengths(flat, [len(example.texts) for example in examples])
         # Whether the first text of each is that of a query.
@@ -88,7 +95,9 @@ class EmbeddingsCodec(GroupsCodec):
         if kind == "classes":
             return tf.constant([self._class_of(example) for example in examples], tf.float32)
         if kind == "scored texts":
-            return tf.constant([_padded(_scores(example), self.state.texts - 1) for example in examples], tf.float32)
+            scores = [_scores(example) for example in examples]
+            most = max(self.state.texts - 1, *map(len, scores))
+            return tf.constant([_padded(own, most) for own in scores], tf.float32)
         if kind == "vectors":
             return tf.constant(np.stack([np.asarray(example.label) for example in examples]), tf.float32)
         return tf.zeros([len(examples)])
@@ -134,13 +143,13 @@ class EmbeddingsCodec(GroupsCodec):
         for part, places in (("first", slice(0, 1)), ("others", slice(1, texts))):
             if part == "others" and texts == 1:
                 continue
-            of_part = {name: dense[name][:, places] for name in _FEATURES}
+            of_part = {name: dense[name][:, places] for name in FEATURES}
             longest = tf.maximum(tf.reduce_max(tf.reduce_sum(of_part["input_mask"], -1)), 1)
             if few_lengths:
                 steps = length_steps(most)
                 length = tf.gather(steps, tf.searchsorted(tf.constant(steps[:-1], tf.int32), [longest])[0])
             else:
-                length = tf.minimum(-(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, most)
+                length = tf.minimum(-(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, most)
             for name, value in of_part.items():
                 missing = [[0, 0], [0, 0], [0, tf.maximum(length - tf.shape(value)[2], 0)]]
                 value = tf.pad(value[:, :, :length], missing)
@@ -214,10 +223,10 @@ class EmbeddingsObjective(JointObjective):
         return {"loss": rows_of(features)}
 
     def pieces(self, features: Tensors) -> list[Tensors]:
-        first = {name: features[f"first/{name}"] for name in _FEATURES}
+        first = {name: features[f"first/{name}"] for name in FEATURES}
         if self._state.texts == 1:
             return [first]
-        others = {name: features[f"others/{name}"] for name in _FEATURES}
+        others = {name: features[f"others/{name}"] for name in FEATURES}
         return [first, {name: tf.reshape(value, [-1, tf.shape(value)[2]]) for name, value in others.items()}]
 
     def joined(self, outputs: list[Tensors], features: Tensors) -> Tensors:
@@ -283,8 +292,11 @@ class EmbeddingsBenchmark(GroupsBenchmark[EmbeddingsCodec]):
 
     def _ranking(
         self, examples: list[TextGroup], vectors: list[Array]
-    ) -> tuple[Array, list[dict[int, float]], list[str], list[TextGroup]]:
-        """For each distinct first text what it finds and which it should; the texts that can be found; its example."""
+    ) -> tuple[list[list[int]], list[dict[int, float]], list[str], list[TextGroup]]:
+        """For each distinct first text what it finds and which it should; the texts that can be found; its example.
+
+        A first text does not find itself.
+        """
         corpus: dict[str, int] = {}
         queries: dict[str, int] = {}
         found: list[Array] = []
@@ -302,8 +314,13 @@ class EmbeddingsBenchmark(GroupsBenchmark[EmbeddingsCodec]):
                 judged.append({})
                 by.append(example)
             judged[row][corpus[example.texts[1]]] = 1.0
-        indices, _ = nearest(np.stack(asked), np.stack(found), 100)
-        return indices, judged, list(corpus), by
+        indices, _ = nearest(np.stack(asked), np.stack(found), max(DEPTHS) + 1)
+        itself = [corpus.get(example.texts[0], -1) for example in by]
+        others = [
+            [int(one) for one in row if one != own or own in right][: max(DEPTHS)]
+            for row, own, right in zip(indices, itself, judged, strict=True)
+        ]
+        return others, judged, list(corpus), by
 
     def baseline(self, examples: list[TextGroup]) -> Metrics:
         """Of random vectors."""
@@ -319,9 +336,9 @@ class EmbeddingsBenchmark(GroupsBenchmark[EmbeddingsCodec]):
             return ErrorAnalysis(intervals=intervals)
         vectors = [self._compared(one["vectors"]) for one in predictions]
         found, judged, texts, by = self._ranking(examples, vectors)
-        wrong = [row for row in np.argsort(columns["mrr@10"], kind="stable") if found[row, 0] not in judged[row]]
+        wrong = [row for row in np.argsort(columns["mrr@10"], kind="stable") if found[row][0] not in judged[row]]
         errors = [
-            ErrorExample((by[row].texts[0],), texts[next(iter(judged[row]))], texts[found[row, 0]], by[row].location)
+            ErrorExample((by[row].texts[0],), texts[next(iter(judged[row]))], texts[found[row][0]], by[row].location)
             for row in wrong[:LISTED]
         ]
         return ErrorAnalysis(intervals=intervals, errors=errors)
@@ -349,10 +366,27 @@ class Embeddings(GroupsTask):
         task = SparseEncoding(self.tokenizer, self.config.max_length) if self.config.sparse else None
         return {"": (task, config)}
 
+    @classmethod
+    def judging(cls, tokenizer: BaseTokenizer, data: ExampleData, examples: list[TextGroup]) -> Self:
+        """A task that judges vectors of such examples, which need not be fit to be learned from."""
+        task = cls(tokenizer, EmbeddingsConfig(), data)
+        kind = kind_of(examples)
+        task._learn_groups(examples, None, kind)
+        task.state.classes = tuple(sorted({str(example.label) for example in examples})) if kind == "classes" else ()
+        task._assemble()
+        return task
+
     def _learn(self, examples: list[TextGroup], labels: Labels | None) -> None:
         state, first = self.state, examples[0]
         kind = "vectors" if self.config.teacher else kind_of(examples)
         self._learn_groups(examples, labels, kind)
+        if kind == "scored texts" and self.config.vectors and self.config.vectors.normalize:
+            margin = max(max(scores) - min(scores) for scores in map(_scores, examples))
+            if margin > 2:
+                log(
+                    f"scores of a query's texts differ by up to {margin:g}, and products of vectors of length 1 by at "
+                    "most 2; scale the scores, or set task.vectors.normalize=false"
+                )
         if kind == "vectors":
             state.size = len(np.asarray(first.label))
         if self.config.sparse and self.config.objective not in ("in_batch", "margin_mse", "kl"):
@@ -371,7 +405,9 @@ class Embeddings(GroupsTask):
                 )
             for example in examples:
                 if example.texts[1] in example.texts[2:]:
-                    raise DataError(f"{example.location}: a negative is equal to the text that belongs to the first")
+                    raise DataError(
+                        f"{example.location}: a negative is equal to the text that belongs to the first; remove it"
+                    )
 
 
 def _scores(example: TextGroup) -> tuple[float, ...]:

@@ -2,6 +2,8 @@
 vectors gives the class (SetFit: Tunstall et al., 2022, arXiv:2209.11055).
 """
 
+import types
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -13,16 +15,18 @@ from bert_tf.model.head_table import build
 from bert_tf.tasks.contrastive import class_pairs
 from bert_tf.tasks.contrastive.groups import Groups
 from bert_tf.tasks.labels import LabelsState
-from bert_tf.tasks.objective import JointObjective, rows_of
+from bert_tf.tasks.objective import JointObjective, SoftOutput, rows_of, whole_examples
+from bert_tf.tasks.text_groups import FEATURES
 from bert_tf.types import Array, Tensors
 
 HEAD = "classification_vector"
-_INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 _ABSENT = -30.0  # bias of a label without examples
 
 
 class FewLabels(JointObjective):
     """Vectors by the labels of a batch; the dense layer on them is set by `fit`."""
+
+    soft_outputs = types.MappingProxyType({"logits": SoftOutput()})  # for students of another head
 
     def __init__(self, config: ClassificationConfig, state: LabelsState) -> None:
         self._config, self._state = config, state
@@ -36,7 +40,7 @@ class FewLabels(JointObjective):
         return {"loss": rows_of(features)}
 
     def pieces(self, features: Tensors) -> list[Tensors]:
-        return [{name: features[name] for name in _INPUTS}]
+        return [{name: features[name] for name in FEATURES}]
 
     def joined(self, outputs: list[Tensors], features: Tensors) -> Tensors:
         return {"vectors": outputs[0]["vector"]}
@@ -49,6 +53,9 @@ class FewLabels(JointObjective):
         groups = Groups(vectors, tf.zeros_like(labels, tf.int64)[:, tf.newaxis], tf.cast(labels, tf.float32))
         count = rows_of(known)
         return {"loss": (class_pairs.loss(groups) * count, count)}
+
+    def answered(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return whole_examples(features)
 
     def fit(self, model: keras.Model, vectors: Array, labels: Array) -> None:
         """Sets the dense layer of a model that `build` returned by a logistic regression with scikit-learn's defaults.

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.types import Array, Tensors
 
@@ -127,6 +128,15 @@ class JointObjective(Objective):
 
     def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         return {}
+
+
+def check_of_examples(objective: Objective, what: str) -> None:
+    """Raises ConfigError if the loss is about a whole batch, so that no example has one, which `what` needs."""
+    if isinstance(objective, JointObjective):
+        raise ConfigError(
+            f"{what} needs a loss of each example, and this model has learned one of whole batches; fine-tune an "
+            "ordinary head instead"
+        )
 
 
 class Sum(Objective):

@@ -14,7 +14,7 @@ import tensorflow as tf
 from bert_tf.config import RerankerConfig
 from bert_tf.config.embeddings import SCORES
 from bert_tf.errors import DataError
-from bert_tf.inputs.datasets.examples import Labels, TextGroup
+from bert_tf.inputs.datasets.examples import Labels, ReadReport, TextGroup
 from bert_tf.metrics.accuracy_and_f1 import correlations
 from bert_tf.metrics.retrieval import by_query, means
 from bert_tf.model.activations import activation
@@ -22,17 +22,22 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.head_table import build
 from bert_tf.tasks.benchmark import LISTED, ErrorAnalysis, ErrorExample
 from bert_tf.tasks.contrastive import margin_mse
-from bert_tf.tasks.contrastive.groups import mean_where
-from bert_tf.tasks.contrastive.kl import divergence
+from bert_tf.tasks.contrastive.kl import divergences
 from bert_tf.tasks.objective import JointObjective
-from bert_tf.tasks.regression import ACTIVATIONS
-from bert_tf.tasks.text_groups import GroupsBenchmark, GroupsCodec, GroupsState, GroupsTask, kind_of
+from bert_tf.tasks.regression import ACTIVATIONS, Regression, number
+from bert_tf.tasks.text_groups import (
+    FEATURES,
+    LENGTH_MULTIPLE,
+    GroupsBenchmark,
+    GroupsCodec,
+    GroupsState,
+    GroupsTask,
+    kind_of,
+)
 from bert_tf.text.packing import dense_features, length_steps, truncate
 from bert_tf.types import Array, Json, Metrics, Tensors
 
-_LENGTH_MULTIPLE = 4
 _NEVER = -1e9  # the score of an absent text
-_FEATURES = ("input_word_ids", "input_mask", "input_type_ids")
 
 
 @dataclasses.dataclass
@@ -60,8 +65,6 @@ class RerankerCodec(GroupsCodec):
     def to_tensors(self, examples: list[TextGroup], *, labelled: bool) -> Tensors:
         if alone := next((example for example in examples if len(example.texts) < 2), None):
             raise DataError(f"{alone.location}: a single text; expected a query and texts to score")
-        if labelled:
-            self.check_texts(examples)
         flat = tf.constant([text for example in examples for text in example.texts[1:]])
         columns: Tensors = {
             "queries": tf.constant([example.texts[0] for example in examples]),
@@ -75,11 +78,11 @@ class RerankerCodec(GroupsCodec):
 
     def targets(self, example: TextGroup) -> list[float]:
         """What each text's score should be."""
-        if self.state.kind == "scored pairs":
-            return [self.scaled(example)]
+        if example.label is None:
+            return [1.0] + [0.0] * (len(example.texts) - 2)
         if isinstance(example.label, tuple):
             return list(example.label)
-        return [1.0] + [0.0] * (len(example.texts) - 2)
+        return [self.scaled(example) if self.config.objective == "bce" else number(example)]
 
     def preprocess(self, columns: Tensors) -> Tensors:
         """Rows of a query with a text."""
@@ -105,7 +108,7 @@ class RerankerCodec(GroupsCodec):
         """Dense features [rows, texts - 1, ...]; an absent text is all padding."""
         most, places = self.config.max_length, self.state.texts - 1
         dense = dense_features(
-            features["input_word_ids"], features["input_type_ids"], length_multiple=_LENGTH_MULTIPLE,
+            features["input_word_ids"], features["input_type_ids"], length_multiple=LENGTH_MULTIPLE,
             lengths=length_steps(most) if few_lengths else (), max_length=most,
         )  # fmt: skip
         absent = [[0, 0], [0, places - tf.shape(dense["input_mask"])[1]], [0, 0]]
@@ -147,12 +150,17 @@ class RerankerObjective(JointObjective):
         return build(encoder, "classification", 1)
 
     def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
-        present = tf.cast(_present(features), tf.float32)
-        by_text = self._config.objective in ("bce", "mse")
-        return {"loss": tf.reduce_sum(present) if by_text else tf.cast(tf.shape(present)[0], tf.float32)}
+        return {"loss": self._count(_present(features))}
+
+    def _count(self, present: tf.Tensor) -> tf.Tensor:
+        """float32 scalar: the number of what the loss is the mean of: texts, margins, or queries."""
+        objective = self._config.objective
+        if objective in ("softmax", "kl"):
+            return tf.cast(tf.shape(present)[0], tf.float32)
+        return tf.reduce_sum(tf.cast(present[:, 1:] if objective == "margin_mse" else present, tf.float32))
 
     def pieces(self, features: Tensors) -> list[Tensors]:
-        return [{name: tf.reshape(features[name], [-1, tf.shape(features[name])[2]]) for name in _FEATURES}]
+        return [{name: tf.reshape(features[name], [-1, tf.shape(features[name])[2]]) for name in FEATURES}]
 
     def joined(self, outputs: list[Tensors], features: Tensors) -> Tensors:
         (one,) = outputs
@@ -163,24 +171,19 @@ class RerankerObjective(JointObjective):
 
     def joint_loss(self, outputs: Tensors, known: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         scores, labels, present = outputs["scores"], known["labels"], known["present"]
-        rows = tf.cast(tf.shape(scores)[0], tf.float32)
-        texts = tf.reduce_sum(tf.cast(present, tf.float32))
         objective = self._config.objective
         if objective == "bce":
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, scores)
-            return {"loss": (tf.reduce_sum(tf.where(present, losses, 0.0)), texts)}
-        if objective == "mse":
-            squared = tf.square(activation(self._state.activation)(scores) - labels)
-            return {"loss": (tf.reduce_sum(tf.where(present, squared, 0.0)), texts)}
-        if objective == "softmax":
+            losses = tf.where(present, tf.nn.sigmoid_cross_entropy_with_logits(labels, scores), 0.0)
+        elif objective == "mse":
+            losses = tf.where(present, tf.square(activation(self._state.activation)(scores) - labels), 0.0)
+        elif objective == "margin_mse":
+            losses = tf.where(present[:, 1:], margin_mse.squared(scores, labels), 0.0)
+        elif objective == "softmax":
             masked = tf.where(present, scores, _NEVER)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.zeros_like(labels[:, 0], tf.int32), masked)
-            return {"loss": (tf.reduce_sum(losses), rows)}
-        if objective == "kl":
-            mean = divergence(scores, labels, present, self._config.temperature)
         else:
-            mean = mean_where(margin_mse.squared(scores, labels), present[:, 1:])
-        return {"loss": (mean * rows, rows)}
+            losses = divergences(scores, labels, present, self._config.temperature)
+        return {"loss": (tf.reduce_sum(losses), self._count(present))}
 
 
 def _present(features: Tensors) -> tf.Tensor:
@@ -200,7 +203,7 @@ class RerankerBenchmark(GroupsBenchmark[RerankerCodec]):
 
     def _columns(self, examples: list[TextGroup], predictions: list[Json]) -> dict[str, Array]:
         scores = [np.asarray(one["scores"]) for one in predictions]
-        if self.codec.state.kind == "scored pairs":
+        if kind_of(examples) == "scored pairs":
             gold = np.array([self.codec.targets(example)[0] for example in examples])
             return {"gold": gold, "scores": np.concatenate(scores)}
         # Of equal scores the last one counts as the best, so that a constant finds nothing.
@@ -238,6 +241,7 @@ class Reranking(GroupsTask):
     name = "reranking"
     problem_type = "regression"
     meanings = types.MappingProxyType({})  # whatever its activation, a higher score is better
+    continues = (Regression.name,)  # of a pair, as CrossEncoders are read
     Config = RerankerConfig
     State = RerankerState
     objectives = SCORES
@@ -261,9 +265,17 @@ class Reranking(GroupsTask):
         self._learn_groups(examples, labels, kind)
         self.state.activation = "sigmoid" if self.config.objective in ("bce", "softmax") else "linear"
 
+    def check(self, examples: list[TextGroup], read_report: ReadReport) -> None:
+        kind = kind_of(examples)
+        if self.state.kind and (kind == "scored pairs") != (self.state.kind == "scored pairs"):
+            raise DataError(
+                f"{examples[0].location}: {kind}, and the training examples are {self.state.kind}; expected one kind"
+            )
+
     @classmethod
     def arguments(cls, settings: Json) -> Json:
         made = super().arguments(settings)
+        made.pop("kind", None)  # of the training examples, which others need not be
         if made.get("activation", "linear") not in ACTIVATIONS:
             raise DataError(f"activation is {made['activation']!r}; expected one of {', '.join(ACTIVATIONS)}")
         return made

@@ -157,11 +157,13 @@ class FineTuningTask(Task):
         benchmark: judges predictions, by the metrics of the data set.
         meanings: settings that say what the outputs of the head mean, with the value of models that have none: training
             goes on with the head of a checkpoint that has the same.
+        continues: names of other tasks with whose heads training goes on.
     """
 
     meanings: ClassVar[Mapping[str, Any]] = types.MappingProxyType(
         {"labels": None, "intents": None, "activation": "linear"}
     )
+    continues: ClassVar[tuple[str, ...]] = ()
     Config: ClassVar[type[TaskConfig]]
     State: ClassVar[type[State]] = State
     example: ClassVar[type[Any]]

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 from bert_tf.errors import ConfigError, DataError
@@ -16,6 +16,11 @@ from bert_tf.tasks.regression import number
 from bert_tf.tasks.task import FineTuningTask, State
 from bert_tf.types import Array, Json, Metrics, Tensors
 
+# The encoder's inputs.
+FEATURES = ("input_word_ids", "input_mask", "input_type_ids")
+# Lengths of training batches are rounded up to a multiple of this.
+LENGTH_MULTIPLE = 4
+
 
 @dataclasses.dataclass
 class GroupsState(State):
@@ -24,7 +29,7 @@ class GroupsState(State):
     Attributes:
         kind: a key of `GroupsTask.objectives`.
         texts: number of texts that an example has at most.
-        scale: lowest and highest number, of scored pairs.
+        scale: of scored pairs, the numbers that count as 0 and 1: the lowest and the highest, unless all are between.
     """
 
     kind: str = ""
@@ -43,15 +48,6 @@ class GroupsCodec(Codec):
 
     def unlabelled(self, examples: list[TextGroup]) -> list[TextGroup]:
         return examples
-
-    def check_texts(self, examples: Sequence[Any]) -> None:
-        """Raises DataError for an example with more texts than those of training."""
-        for example in examples:
-            if self.state.texts and len(example.texts) > self.state.texts:
-                raise DataError(
-                    f"{example.location}: {len(example.texts)} texts; expected at most {self.state.texts}, as in the "
-                    "training examples"
-                )
 
     def scaled(self, example: TextGroup) -> float:
         """The number of a scored pair, from 0 to 1."""
@@ -119,7 +115,8 @@ class GroupsTask(FineTuningTask):
         self.config = dataclasses.replace(self.config, objective=self.config.objective or fitting[0])
         if kind == "scored pairs":
             numbers = [number(example) for example in examples]
-            state.scale = (labels.low, labels.high) if isinstance(labels, Scale) else (min(numbers), max(numbers))
+            low, high = (labels.low, labels.high) if isinstance(labels, Scale) else (min(numbers), max(numbers))
+            state.scale = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
             if min(numbers) == max(numbers):
                 raise DataError(
                     f"{first.location}: the number is {numbers[0]:g}, as in all other examples; expected different ones"
@@ -131,8 +128,8 @@ def kind_of(examples: list[TextGroup]) -> str:
     kinds: dict[str, TextGroup] = {}
     for example in examples:
         kinds.setdefault(_kind(example), example)
-    if len(kinds) > 1 and {*kinds} == {"pairs", "triplets"}:
-        return "triplets" if all(len(example.texts) > 2 for example in examples) else "pairs"
+    if {*kinds} == {"pairs", "triplets"}:
+        return "triplets"
     if len(kinds) > 1:
         (one, first), (other, second) = list(kinds.items())[:2]
         raise DataError(f"{second.location}: {other}, and {first.location}: {one}; expected examples of one kind")

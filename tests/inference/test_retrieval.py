@@ -211,3 +211,32 @@ def test_scores_of_the_programs_are_those_of_the_api():
         np.testing.assert_allclose(scores, model.predict([(query, *texts)])[0]["scores"], rtol=1e-5, atol=1e-6)
     with raises(DataError, "reranker"):
         open_reranker(pretrained())
+
+
+def test_a_query_that_is_a_text_of_the_collection_does_not_find_itself(embedder, tmp_path):
+    judged = {("q1", "d0"): 1, ("d3", "d7"): 1}  # the same id, as in ArguAna
+    queries = {"q1": "a b c", "d3": "good a"}
+    (tmp_path / "beir").mkdir()
+    collection, _ = opened(write_beir(tmp_path / "beir", queries=queries, judged=judged))
+    found = dict(zip(collection.queries, search(embedder, collection, 4, depth=20).found, strict=True))
+    assert len(found["q1"]) == len(TEXTS) and len(found["d3"]) == len(TEXTS) - 1 and "d3" not in found["d3"]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps({"query": a, "positive": b}) + "\n" for a, b in ("ab", "bc", "dd")))
+    collection, _ = opened(path)
+    ranking = search(embedder, collection, 4)
+    assert [len(row) for row in ranking.found] == [3, 2, 3]  # a; b, which is a text; d, which is its own right text
+    metrics = ranking.metrics(collection.judgements)
+    assert metrics["recall@10"].tolist() == [1, 1, 1]
+
+
+def test_the_validation_split_of_beir_is_its_dev_file(tmp_path):
+    write_beir(tmp_path)
+    (tmp_path / "qrels" / "test.tsv").rename(tmp_path / "qrels" / "dev.tsv")
+    assert list(opened(tmp_path, "validation")[0].queries) == ["q1", "q2"]
+
+
+def test_pairs_with_numbers_are_no_judgements(tmp_path):
+    path = tmp_path / "scored.jsonl"
+    path.write_text(json.dumps({"sentence1": "a", "sentence2": "b", "score": 0.0}) + "\n")
+    with raises(DataError, "scored.jsonl:1", "number"):
+        opened(path)

@@ -1,6 +1,7 @@
 """Batches of similar length, and the stream that can be split into microbatches and resumed at any position."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -37,6 +38,21 @@ def test_every_example_occurs_once_with_its_own_tokens(count, batch_size, pool, 
     sizes = [len(batch["row"]) for batch in batches]
     assert sizes[:-1] == [batch_size] * (len(sizes) - 1)
     assert sizes[-1] == (count % batch_size or batch_size)
+
+
+def test_mixed_batches_have_other_examples_each_time_and_are_equally_large():
+    lengths = np.random.default_rng(0).integers(20, 60, 33)
+
+    def batches(seed):
+        made = batch_by_length(pools(lengths, 1024), 16, seed=tf.constant(seed, tf.int64), mixed=True)
+        return rows_of(made)
+
+    first, again, other = batches((1, 2)), batches((1, 2)), batches((1, 3))
+    assert first == again and sorted(map(len, first)) == sorted(map(len, other)) == [11, 11, 11]
+    assert sorted(itertools.chain(*first)) == sorted(itertools.chain(*other)) == list(range(33))
+    assert not set(map(frozenset, first)) & set(map(frozenset, other))
+    spread = np.mean([np.ptp(lengths[batch]) for batch in first])
+    assert spread < 0.8 * np.ptp(lengths)  # lengths in a batch are still near each other
 
 
 @pytest.mark.parametrize("seed", [None, (1, 2)])

@@ -25,6 +25,13 @@ def test_blocks_and_equal_products_do_not_change_what_is_found(monkeypatch):
     np.testing.assert_array_equal(found, [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 12, 13, 14]])
 
 
+def test_of_equal_products_the_first_are_found():
+    corpus = np.ones([300, 2], "float32")
+    corpus[7], corpus[100] = 2, 0.5
+    found, _ = nearest(np.ones([2, 2], "float32"), corpus, 20)
+    np.testing.assert_array_equal(found, [[7, *range(7), *range(8, 20)]] * 2)
+
+
 FOUND = [[3, 1, 2], [0, 1, 2], [9, 8, 7], [5]]
 JUDGED = [{1: 1.0, 2: 2.0}, {7: 1.0}, {7: 1.0, 6: 3.0, 9: 0.0}, {}]
 

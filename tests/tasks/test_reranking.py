@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import stats
 from scipy.special import expit, log_softmax, softmax
 
 import bert_tf
@@ -117,6 +118,26 @@ def test_scores_do_not_depend_on_the_other_texts():
     together = model.predict([("the good", "a b", "c d the good", "d")])[0]["scores"]
     alone = [model.predict([("the good", text)])[0]["scores"][0] for text in ("a b", "c d the good", "d")]
     np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_numbers_of_pairs_are_what_scores_are_compared_with():
+    pairs, numbers = [group[:2] for group in GROUPS], [3.0, 1.0, 2.0]
+    model = bert_tf.Reranker.from_pretrained(fitted("reranking").folder, max_length=LENGTH)
+    scores = [one["scores"][0] for one in model.predict(pairs)]
+    assert model.evaluate(pairs, numbers)["spearman"] == pytest.approx(stats.spearmanr(numbers, scores).statistic)
+    assert set(model.evaluate(GROUPS)) >= {"mrr@10", "recall@1"}
+    with raises(DataError, "validation x[0]", "scored pairs", "triplets"):
+        model.fit(GROUPS, validation_data=(pairs, numbers), verbose=False)
+
+
+def test_a_part_of_a_batch_without_examples_leaves_the_loss_as_it_is():
+    losses = []
+    for accumulation in (1, 4):
+        model = bert_tf.Reranker.from_pretrained(pretrained(), max_length=LENGTH, objective="kl")
+        scores = [[0.5, 1.0], [1.0, 2.0, 0.0], [3.0, 1.0]]
+        given = {"batch_size": 8, "accumulation": accumulation, "dtype": "float32", "verbose": False, "seed": 1}
+        losses.append(model.fit(GROUPS, scores, epochs=1, learning_rate=1e-12, **given).history["loss"])
+    assert np.isfinite(losses).all()
 
 
 def test_what_a_reranker_cannot_learn_from_is_one_line():

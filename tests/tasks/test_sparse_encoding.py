@@ -5,10 +5,14 @@ import pytest
 import tensorflow as tf
 
 import bert_tf
+from bert_tf.checkpoints import directory
 from bert_tf.config import EmbeddingsConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.tasks.contrastive import Groups, loss_of
+from bert_tf.tasks.mlm_and_nsp import Pretraining
+from tests import zoo
 from tests.errors import raises
+from tests.model.small import randomize
 from tests.zoo import pretrained
 
 TEXTS = ["a b", "the good c d a b", "d"]
@@ -85,3 +89,14 @@ def test_what_cannot_be_sparse_is_one_line(encoder, tmp_path):
     dense.save(tmp_path / "dense")
     with raises(DataError, "masked-language-model head"):
         bert_tf.SparseEncoder.from_pretrained(tmp_path / "dense")
+
+
+def test_a_model_with_a_second_head_is_a_masked_language_model(encoder, tmp_path):
+    own, task = zoo.encoder(), Pretraining(bert_tf.Tokenizer(zoo.VOCABULARY), zoo.LENGTH)
+    directory.save(str(tmp_path / "pretrained"), randomize(task.build(own)), own, task)
+    again = bert_tf.SparseEncoder.from_pretrained(tmp_path / "pretrained", max_length=16)
+    again.save(tmp_path / "sparse")
+    for model in (again, bert_tf.SparseEncoder.from_pretrained(tmp_path / "sparse")):
+        assert model.encode(TEXTS) == [pytest.approx(expected(again, text), rel=1e-4, abs=1e-5) for text in TEXTS]
+    with raises(ConfigError, "query_prompt"):
+        again.fit(PAIRS, query_prompt="query: ")

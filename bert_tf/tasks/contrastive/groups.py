@@ -49,4 +49,4 @@ class Groups(NamedTuple):
 def mean_where(values: tf.Tensor, counted: tf.Tensor) -> tf.Tensor:
     """Mean of the values that count, float32 scalar; 0 if none does."""
     weights = tf.cast(counted, tf.float32)
-    return tf.math.divide_no_nan(tf.reduce_sum(values * weights), tf.reduce_sum(weights))
+    return tf.math.divide_no_nan(tf.reduce_sum(tf.where(counted, values, 0.0)), tf.reduce_sum(weights))

@@ -9,12 +9,12 @@ _NEVER = -1e9
 
 
 def loss(groups: Groups, config: EmbeddingsConfig) -> tf.Tensor:
-    """See `divergence`."""
-    return divergence(groups.products(), groups.labels, groups.present[:, 1:], config.temperature)
+    """The mean of `divergences`."""
+    return tf.reduce_mean(divergences(groups.products(), groups.labels, groups.present[:, 1:], config.temperature))
 
 
-def divergence(ours: tf.Tensor, theirs: tf.Tensor, present: tf.Tensor, temperature: float) -> tf.Tensor:
-    """Mean over rows, times temperature ** 2, which keeps the size of its gradient (Hinton et al., 2015).
+def divergences(ours: tf.Tensor, theirs: tf.Tensor, present: tf.Tensor, temperature: float) -> tf.Tensor:
+    """float32 [rows], times temperature ** 2, which keeps the size of its gradient (Hinton et al., 2015).
 
     Args:
         ours, theirs: float32 [rows, n], scores.
@@ -23,5 +23,4 @@ def divergence(ours: tf.Tensor, theirs: tf.Tensor, present: tf.Tensor, temperatu
     absent = _NEVER * tf.cast(~present, tf.float32)
     ours, theirs = (values / temperature + absent for values in (ours, theirs))
     shares = tf.nn.softmax(theirs)
-    of_rows = tf.reduce_sum(shares * (tf.nn.log_softmax(theirs) - tf.nn.log_softmax(ours)), 1)
-    return temperature**2 * tf.reduce_mean(of_rows)
+    return temperature**2 * tf.reduce_sum(shares * (tf.nn.log_softmax(theirs) - tf.nn.log_softmax(ours)), 1)

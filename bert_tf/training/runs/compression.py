@@ -20,6 +20,7 @@ from bert_tf.inference.saved_model import export_run
 from bert_tf.inputs.identity import file_identity
 from bert_tf.locks import locked
 from bert_tf.tasks import FineTuningTask
+from bert_tf.tasks.objective import check_of_examples
 from bert_tf.training.evaluation import Split, evenly_spaced
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.compression_steps import STEPS, Job, Step
@@ -120,6 +121,7 @@ def compress(
             written.
     """
     target.check()
+    check_of_examples(task.objective, "compress")
     texts = here_or_bundled(texts)
     check_output(output_dir, directory=True, inputs=directory.files_of(model_dir))
     source = source_of(task.data, task.config, data_dir)

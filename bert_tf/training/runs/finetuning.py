@@ -137,7 +137,7 @@ class FineTuningRun(Run):
 
     def learn(self, tokenizer: BaseTokenizer, labels: Labels | None) -> FineTuningTask:
         """The task, which learns its labels from the training examples unless the format has some."""
-        published = self._start.checkpoint.vectors if self._start else None
+        published = self._start.checkpoint.own_vectors if self._start else None
         given: Any = self.config.task
         config = given.published(published, self._limit)
         if config.teacher:
@@ -147,7 +147,7 @@ class FineTuningRun(Run):
     def _teach(self, path: str) -> None:
         """Labels all examples with the vector that the teacher gives their first text."""
         teacher = open_embedder(path)
-        self.record["inputs"]["teacher"] = weights_identity(teacher.encoder.weights)
+        self.record["inputs"]["teacher"] = weights_identity([*teacher.encoder.weights, *teacher.layer_weights])
         for split in self.splits.values():
             texts = [example.texts[0] for example in split.examples]
             vectors = vectors_of(teacher, texts, self.train.batch_size, progress=True)
@@ -164,7 +164,9 @@ class FineTuningRun(Run):
         seed = tf.stack([tf.constant(self.train.seed, tf.int64), epoch])
         # XLA compiles the update, or at least GELU, for each length.
         few_lengths = self.jit_compile or accelerator(self.strategy) is not None
-        return self._rows.batches(self._columns, self.train.batch_size, seed=seed, few_lengths=few_lengths)
+        objective = self._own.objective
+        mixed = isinstance(objective, JointObjective) and not objective.separable
+        return self._rows.batches(self._columns, self.train.batch_size, seed=seed, few_lengths=few_lengths, mixed=mixed)
 
     def build_encoder(self) -> BertEncoder:
         return self.encoder
@@ -241,7 +243,7 @@ class FineTuningRun(Run):
             return self._known_masked_lm(ours)
         theirs = checkpoint.task or {"name": "", "settings": {}}
         same = all(theirs["settings"].get(name, one) == settings.get(name, one) for name, one in task.meanings.items())
-        if theirs["name"] != task.name or not same or ours.shapes() != checkpoint.shapes():
+        if theirs["name"] not in (task.name, *task.continues) or not same or ours.shapes() != checkpoint.shapes():
             return {}
         known = {variable.path for variable in self.encoder.weights}
         return {path: checkpoint.tensors[path] for path in ours.shapes() if path not in known}
@@ -261,7 +263,8 @@ class FineTuningRun(Run):
         """The weights of the checkpoint's layers for vectors, if it was published with the same ones; else {}."""
         assert self._start
         checkpoint = self._start.checkpoint
-        if not checkpoint.vectors or checkpoint.vectors.dense != vectors.dense:
+        own = checkpoint.own_vectors
+        if not own or own.dense != vectors.dense:
             return {}
         return {path: checkpoint.tensors[path] for path in vectors.shapes(self.encoder.config.hidden_size)}
 

@@ -28,7 +28,7 @@ from bert_tf.model.mode import Mode, computing, infer
 from bert_tf.model.pruning import Kept, all_parts, layer_weights, part_weights, pruned_config, pruned_weights
 from bert_tf.progress import log
 from bert_tf.quiet import traced_function
-from bert_tf.tasks.objective import Objective
+from bert_tf.tasks.objective import Objective, check_of_examples
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.training.evaluation import Split, evaluator
 from bert_tf.training.runs.stage import isolated_session
@@ -135,6 +135,7 @@ def prune(
         DataError: the loss of the model is not finite.
     """
     check_share(share)
+    check_of_examples(task.objective, "pruning")
     config = encoder_of(model).config
     if config.shared_layers:
         raise ConfigError("the layers of this model share their weights (model.shared_layers), so none can be pruned")

@@ -16,6 +16,7 @@ from bert_tf.inputs.datasets.sources import Examples, InMemory, Source
 from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.tasks import task_of
+from bert_tf.tasks.objective import check_of_examples
 from bert_tf.tasks.soft_targets import Distilled, SoftTargets
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text.base import BaseTokenizer
@@ -68,6 +69,7 @@ class TaskDistillationRun(FineTuningRun):
         self._folder = answers
         self._targets: SoftTargets | None = None
         super().__init__(config, data, start, place, like=like, teacher=teacher.path)
+        check_of_examples(self._own.objective, "distillation")
         # What is trained has another objective.
         self.task = copy.copy(self._own)
         self.task.objective = Distilled(self._own.objective, self._settings, labelled=TEXTS not in self.splits)

@@ -23,6 +23,7 @@ RESUMABLE_FIELDS = {
     "data_dir": "a path",
     "init": "a path",
     "teacher": "a path",
+    "config.task.teacher": "a path",
     "config.input": "a path",
     "config.validation": "a path",
     "config.data.languages": "paths; their names are compared in `inputs`",
