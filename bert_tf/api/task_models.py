@@ -1,5 +1,6 @@
 """The models of the Python API: a class per task, and one for vectors of texts."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping
@@ -313,6 +314,8 @@ class Reranker(FineTuned):
 
     def __init__(self, path: str, checkpoint: Checkpoint, dtype: InferenceDtype, settings: Json) -> None:
         super().__init__(path, as_reranker(checkpoint), dtype, settings)
+        # `fit` does not take the objective of an earlier training, which may not fit its examples.
+        self._config = dataclasses.replace(self._config, objective=settings.get("objective", ""))
 
     def rank(self, query: str, texts: Values, *, batch_size: BatchSize = 32) -> list[Json]:
         """Sorts texts by their scores for a query.

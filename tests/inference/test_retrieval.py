@@ -90,7 +90,7 @@ def test_pairs_are_a_collection_of_their_second_texts(tmp_path):
 
 def test_a_run_file_has_the_columns_of_trec(tmp_path):
     write_run(str(tmp_path / "run"), retrieval.Ranking(["q1"], [["d2", "d1"]], np.array([[0.5, 0.25]])))
-    assert (tmp_path / "run").read_text() == "q1 Q0 d2 1 0.500000 bert_tf\nq1 Q0 d1 2 0.250000 bert_tf\n"
+    assert (tmp_path / "run").read_text() == "q1 Q0 d2 1 0.5 bert_tf\nq1 Q0 d1 2 0.25 bert_tf\n"
 
 
 def test_judgements_of_unknown_ids_are_left_out_and_ids_used_twice_refused(tmp_path):
