@@ -1,7 +1,8 @@
 """Extracts vectors of texts, words or tokens: python -m bert_tf.extract --init=DIR --input=FILE --output=FILE.
 
 With --export_dir=DIR instead of --input and --output, exports a SavedModel that takes text and returns the vectors, or
-with --format=onnx or litert a model that takes token ids.
+with --format=onnx or litert a model that takes token ids. With --static_dir=DIR, makes a static model of the encoder: a
+table of the vectors of single pieces.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 from absl import flags, logging
 
 from bert_tf.app import dtype_flag, run
+from bert_tf.checkpoints import static_model
 from bert_tf.checkpoints.directory import files_of
 from bert_tf.config import FeatureConfig
 from bert_tf.config.embeddings import POOLS
@@ -22,6 +24,8 @@ from bert_tf.inference.embedder import open_embedder
 from bert_tf.inference.extraction import WRITERS, extract, read_texts
 from bert_tf.inference.saved_model import export, on_cpu, summary
 from bert_tf.inference.session import FORMATS, TOLERANCES
+from bert_tf.inference.static_vectors import SIZE as STATIC_SIZE
+from bert_tf.inference.static_vectors import static_of
 from bert_tf.progress import Counted
 from bert_tf.training.dtype import infer_in, note_slow
 
@@ -38,6 +42,11 @@ _OUTPUT = flags.DEFINE_string(
 )
 _EXPORT_DIR = flags.DEFINE_string(
     "export_dir", None, "Directory of the served model; the SavedModel becomes its next version."
+)
+_STATIC_DIR = flags.DEFINE_string(
+    "static_dir",
+    None,
+    f"Directory for a static model, in model2vec's layout: vectors of pieces with --size values ({STATIC_SIZE}).",
 )
 _TEXT = flags.DEFINE_string(
     "text", "text", "Column or JSON field with the text. JSON lines may have a list `words` instead."
@@ -80,8 +89,11 @@ _CHECK = flags.DEFINE_bool("check", True, "With --export_dir: as for the program
 
 def main(_: list[str]) -> None:
     source, output, export_dir = _INPUT.value or "", _OUTPUT.value or "", _EXPORT_DIR.value or ""
+    if _STATIC_DIR.value:
+        _write_static(_STATIC_DIR.value)
+        return
     if not export_dir and not (source and output):
-        raise ConfigError("nothing to do: give --input and --output, or --export_dir")
+        raise ConfigError("nothing to do: give --input and --output, --export_dir or --static_dir")
     if export_dir and (source or output):
         raise ConfigError("--export_dir writes a SavedModel and reads no texts; leave --input and --output out")
     ending = os.path.splitext(output)[1]
@@ -118,6 +130,22 @@ def main(_: list[str]) -> None:
         embedded = Counted(extract(embedder, read_texts(source, _TEXT.value), _BATCH_SIZE.value))
         WRITERS[ending](temporary, embedded)
     print(f"{output}: vectors of {embedded.count:,} texts")
+
+
+def _write_static(directory: str) -> None:
+    """Makes and writes a static model."""
+    for flag in (_INPUT, _OUTPUT, _EXPORT_DIR, _VALUES, _OPTIMIZE, _FORMAT):
+        if flag.value != flag.default:
+            raise ConfigError(f"--static_dir writes a model; leave --{flag.name} out, and run extract on it afterwards")
+    static_model.check_place(directory)
+    check_output(directory, directory=True, inputs=files_of(_INIT.value))
+    settings = _settings()
+    size = settings.pop("size", STATIC_SIZE)
+    embedder = open_embedder(_INIT.value, _PER.value, **settings)
+    infer_in(_DTYPE.value, embedder.model)
+    static = static_of(embedder, size)
+    static_model.write(static, directory)
+    print(f"{directory}: static vectors of {len(static.table):,} pieces, {size} values each")
 
 
 def _settings() -> dict[str, Any]:

@@ -27,7 +27,7 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import BertConfig, TrainConfig
 from bert_tf.config.values import shown, without_numpy
 from bert_tf.errors import BertTfError, one_line
-from bert_tf.inference import portable
+from bert_tf.inference import portable, static_vectors
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import InMemory
 from bert_tf.tasks.masked_lm import MaskedLM
@@ -115,7 +115,7 @@ class Api:
             "SentencePieceTokenizer.subset.ids": range(sentence_piece().vocab_size),
             "Tokenizer.vocab": VOCABULARY, "BytePairTokenizer.vocab": byte_pairs.vocab,
             "merges": byte_pairs.merges, "model": sentence_piece().model,
-            "fit.x": PAIRS, "fit.teacher": None, "SentenceEncoder.evaluate.x": PAIRS,
+            "static.size": 4, "fit.x": PAIRS, "fit.teacher": None, "SentenceEncoder.evaluate.x": PAIRS,
             "Reranker.rank.query": "a",
         }  # fmt: skip
 
@@ -281,7 +281,7 @@ def working(encoder):
         ends = [(Run, "run"), (base, "Evaluation"), (keras.Model, "export")]
         ends += [(portable, "export_run"), (base, "export_run"), (sentence_encoder, "export")]
         ends += [(sentence_encoder, "export_embedder"), (sentence_encoder, "Evaluation")]
-        ends += [(sparse_encoder, "export")]
+        ends += [(sparse_encoder, "export"), (static_vectors, "_vectors")]
         for where, name in ends:
             stack.enter_context(mock.patch.object(where, name, accepted))
         stack.enter_context(mock.patch.object(Checkpoint, "encoder", lambda self, **options: encoder))

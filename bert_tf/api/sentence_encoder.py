@@ -12,19 +12,21 @@ import numpy as np
 from bert_tf.api.base import Lines, Trainable, absolute, check_export
 from bert_tf.api.plain_values import Values, group_label, group_of, plain, texts_of
 from bert_tf.checkpoints import directory as model_directory
-from bert_tf.checkpoints import open_with_warnings
+from bert_tf.checkpoints import static_model
+from bert_tf.checkpoints.static_model import StaticModel
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import EmbeddingsConfig, ExampleData, FeatureConfig, TrainConfig
 from bert_tf.config.train import BatchSize, InferenceDtype
 from bert_tf.config.values import checked_arguments
 from bert_tf.errors import ConfigError
 from bert_tf.files import temporary_directory, text_path
-from bert_tf.inference.embedder import Embedder, embedder_of
+from bert_tf.inference.embedder import Embedder, StaticEmbedder, embedder_of, open_vectors
 from bert_tf.inference.extraction import vectors_of
 from bert_tf.inference.portable import ExportedFile, export_embedder
 from bert_tf.inference.retrieval import passage_prompt, query_prompt
 from bert_tf.inference.saved_model import Exported, export, on_cpu
 from bert_tf.inference.session import ExportFormat, Optimization
+from bert_tf.inference.static_vectors import COEFFICIENT, SIZE, static_of
 from bert_tf.inputs.datasets.sources import Data, InMemory
 from bert_tf.tasks.embeddings import Embeddings
 from bert_tf.training.dtype import infer_in
@@ -137,13 +139,18 @@ class SentenceEncoder(VectorModel):
         ['map@100', 'mrr@10', 'ndcg@10', 'recall@1', 'recall@10', 'recall@100']
     """
 
-    def __init__(self, path: str, checkpoint: Checkpoint, settings: Json, dtype: InferenceDtype) -> None:
-        self._path, self._start, self._dtype = path, Start(path, checkpoint.lasting()), dtype
+    def __init__(
+        self, path: str, checkpoint: Checkpoint | StaticModel, settings: Json, dtype: InferenceDtype = "float32"
+    ) -> None:
+        self._path, self._dtype = path, dtype
         self._settings, self._config, self._results = settings, EmbeddingsConfig(), {}
-        self._open(self._start.checkpoint, settings)
+        if isinstance(checkpoint, Checkpoint):
+            self._start = Start(path, checkpoint.lasting())
+            checkpoint = self._start.checkpoint
+        self._open(checkpoint, settings)
         self._opened = self._embedder.config  # from which each `fit` starts
 
-    def _open(self, checkpoint: Checkpoint, settings: Json) -> None:
+    def _open(self, checkpoint: Checkpoint | StaticModel, settings: Json) -> None:
         self._embedder = embedder_of(checkpoint, self._path, **settings)
         self._with_prompt: dict[str, Embedder] = {}
         infer_in(self._dtype, self._embedder.model)
@@ -164,10 +171,11 @@ class SentenceEncoder(VectorModel):
 
         A sentence encoder as sentence-transformers publishes it (modules.json) computes the vectors that it was trained
         for: pooling, dense layers, normalization, its maximum length and its prompts are read with it. What is given
-        here replaces these settings; for other models, the defaults are those in parentheses.
+        here replaces these settings; for other models, the defaults are those in parentheses. A static model, which
+        `static` makes or model2vec has written, takes `max_length` only, and cannot be trained by `fit`.
 
         Args:
-            path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME".
+            path: a model in any format that `bert_tf.load` reads, a static model, or "hf://OWNER/NAME".
             pool: how the vectors of tokens are pooled: "mean" (default), "cls", "max", "mean_sqrt_len", "weightedmean"
                 or "lasttoken", or several joined by "+"; see `bert_tf.config.EmbeddingConfig`.
             layers: the layers whose states are summed; 0 for the embeddings, -1 for the last layer (default).
@@ -179,7 +187,7 @@ class SentenceEncoder(VectorModel):
         settings["features"] = None if layers is None else FeatureConfig(tuple(layers))
         settings = {name: value for name, value in settings.items() if value is not None}
         path = absolute(path)
-        return cls(path, open_with_warnings(path, vectors=True), settings, dtype)
+        return cls(path, open_vectors(path), settings, dtype)
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -205,6 +213,32 @@ class SentenceEncoder(VectorModel):
         if prompt_name not in self._with_prompt:
             self._with_prompt[prompt_name] = self._embedder.with_prompt(prompt_name)
         return self._with_prompt[prompt_name]
+
+    def static(self, *, size: int = SIZE, coefficient: float = COEFFICIENT) -> "SentenceEncoder":
+        """Makes a static model: a table with a vector for each piece of the vocabulary, and no encoder (model2vec).
+
+        The vector of a text is the mean of those of its pieces, normalized: hundreds of times as fast, and less exact,
+        as it does not depend on the order of words. The table has the principal components of the vectors that the
+        encoder gives to single pieces, with the weights a / (a + p) of SIF (Arora et al., 2017), p from Zipf's law.
+
+        Args:
+            size: number of values of a vector, up to those of the encoder's.
+            coefficient: a, above 0 and below 1: how much less frequent pieces count.
+
+        Returns:
+            An encoder whose `save` writes model2vec's layout.
+
+        Raises:
+            ConfigError: the size or the coefficient is out of its range, this is a static model, or its tokenizer
+                has no tokenizer.json.
+
+        Examples:
+            >>> static = bert_tf.SentenceEncoder.from_pretrained("hf://sentence-transformers/all-MiniLM-L6-v2").static()
+            >>> static.encode(["A man plays a guitar."]).shape
+            (1, 256)
+            >>> static.save("runs/static")
+        """
+        return SentenceEncoder("", static_of(self._embedder, size, coefficient), {})
 
     def evaluate(self, x: Values, y: Values = None, *, batch_size: BatchSize = 32) -> Metrics:
         """Evaluates the vectors.
@@ -236,6 +270,8 @@ class SentenceEncoder(VectorModel):
 
     def _own_vectors(self) -> Json:
         """The settings of vectors that `from_pretrained` got or the model was published with, if any."""
+        if isinstance(self._embedder, StaticEmbedder):
+            raise ConfigError("a static model is not trained by fit; train its encoder, and make a new one (static)")
         known = self._settings or self._start.checkpoint.own_vectors
         return {"vectors": self._opened, "max_length": self._opened.max_length} if known else {}
 
@@ -244,7 +280,10 @@ class SentenceEncoder(VectorModel):
 
     def save(self, path: StrPath) -> None:
         """Writes the model with its settings to a directory, for `from_pretrained` and the programs of this package."""
-        model_directory.save_checkpoint(self._embedder.checkpoint(), text_path(path))
+        if isinstance(self._embedder, StaticEmbedder):
+            static_model.write(self._embedder.static, text_path(path))
+        else:
+            model_directory.save_checkpoint(self._embedder.checkpoint(), text_path(path))
 
     def export(
         self,
@@ -273,7 +312,9 @@ class SentenceEncoder(VectorModel):
         """
         check_export(path, format, optimize)
         with on_cpu():  # an export is compared with the model on the CPU
-            embedder = embedder_of(self._embedder.checkpoint(), self._path)
+            embedder = self._embedder
+            if not isinstance(embedder, StaticEmbedder):
+                embedder = embedder_of(embedder.checkpoint(), self._path)
         given = {"prompt_name": prompt_name, "size": size, "values": values}
         embedder = embedder.replaced(**{name: value for name, value in given.items() if value is not None})
         if format != "saved_model" and values != "float32":

@@ -27,13 +27,13 @@ SERVED_OPS = frozenset(
     PartitionedCall Placeholder PrintV2 Prod QuantizeV2 RaggedGather RaggedRange RaggedTensorToTensor Range
     ReadVariableOp RealDiv ReduceDataset ReduceJoin Relu Reshape RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScatterNd
     Select SelectV2 SentencepieceOp SentencepieceTokenizeOp SentencepieceTokenizeWithOffsetsOp SerializeTensor Shape
-    ShardedFilename Sigmoid Sin Size Softmax Split Square Squeeze StatefulPartitionedCall StatelessIf StatelessWhile
-    StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLength StringSplitV2
-    StringToHashBucketFast Sub Substr Sum Switch TakeDataset Tanh TensorListConcatV2 TensorListFromTensor
-    TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset
-    TextLineDataset Tile TopKV2 Transpose UnicodeDecodeWithOffsets UnicodeEncode UnicodeTranscode Unique Unpack
-    UnsortedSegmentJoin UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentSum UpperBound VarHandleOp Where While
-    ZerosLike
+    ShardedFilename Sigmoid Sin Size Softmax SparseSegmentMeanWithNumSegments Split Square Squeeze
+    StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin
+    StringLength StringSplitV2 StringToHashBucketFast Sub Substr Sum Switch TakeDataset Tanh TensorListConcatV2
+    TensorListFromTensor TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate
+    TensorSliceDataset TextLineDataset Tile TopKV2 Transpose UnicodeDecodeWithOffsets UnicodeEncode UnicodeTranscode
+    Unique Unpack UnsortedSegmentJoin UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentSum UpperBound VarHandleOp
+    Where While ZerosLike
     _MklNativeFusedMatMul _MklSoftmax
     """.split()  # noqa: SIM905
 )

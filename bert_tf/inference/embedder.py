@@ -8,15 +8,19 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.checkpoints import open_with_warnings
+from bert_tf.checkpoints import open_with_warnings, static_model
+from bert_tf.checkpoints.formats import local
+from bert_tf.checkpoints.static_model import StaticModel
 from bert_tf.checkpoints.stored_model import Checkpoint, assign
 from bert_tf.checkpoints.tensor import Tensor, tensor_of_variable
 from bert_tf.config import EmbeddingConfig
 from bert_tf.config.paths import unknown_field
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import text_path
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.sentence_vectors import SentenceVectors
 from bert_tf.quiet import traced_function
+from bert_tf.tasks.static_vectors import Static
 from bert_tf.tasks.vectors import Vectors
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import StrPath, Tensors, TfFunction
@@ -30,11 +34,25 @@ def open_embedder(path: StrPath, per: str = "sentence", **settings: Any) -> "Emb
         per: as in `EmbeddingConfig`. Vectors of sentences are computed in the way that the model was published for.
         **settings: fields of `EmbeddingConfig` with other values.
     """
-    return embedder_of(open_with_warnings(path, vectors=per == "sentence"), path, per, **settings)
+    return embedder_of(open_vectors(path, per), path, per, **settings)
 
 
-def embedder_of(checkpoint: Checkpoint, path: StrPath, per: str = "sentence", **settings: Any) -> "Embedder":
-    """As `open_embedder`, of an open checkpoint; `path` is its name in errors."""
+def open_vectors(path: StrPath, per: str = "sentence") -> Checkpoint | StaticModel:
+    """Opens a model that computes vectors, for `embedder_of`; arguments as for `open_embedder`."""
+    found = local(text_path(path))
+    if static_model.recognises(found):
+        return static_model.read(found)
+    return open_with_warnings(path, vectors=per == "sentence")
+
+
+def embedder_of(
+    checkpoint: Checkpoint | StaticModel, path: StrPath, per: str = "sentence", **settings: Any
+) -> "Embedder":
+    """As `open_embedder`, of an open model; `path` is its name in errors."""
+    for name in settings.keys() - {field.name for field in dataclasses.fields(EmbeddingConfig)}:
+        raise ConfigError(unknown_field(EmbeddingConfig, name, "vectors"))
+    if isinstance(checkpoint, StaticModel):
+        return static_embedder(checkpoint, path, per=per, **settings)
     tokenizer = checkpoint.tokenizer_of_text(path)
     config = EmbeddingConfig(per)
     if per == "sentence":
@@ -56,6 +74,8 @@ class Embedder:
         config: of the task.
         model: maps the encoder's inputs to token vectors, float32 [batch, length, size].
     """
+
+    task: Vectors | Static
 
     def __init__(
         self,
@@ -124,6 +144,42 @@ class Embedder:
     def _tensors(self) -> dict[str, Tensor]:
         """Tensors of the dense layers by path."""
         return {variable.path: tensor_of_variable(variable) for variable in self.layer_weights}
+
+
+# Fields of EmbeddingConfig that may differ in a static model.
+_OF_STATIC = ("max_length", "size", "values", "normalize")
+
+
+class StaticEmbedder(Embedder):
+    """A static model with the task of its vectors.
+
+    Attributes:
+        static: the model.
+        model: a `StaticVectors`; `encoder`, too.
+    """
+
+    def __init__(self, static: StaticModel, config: EmbeddingConfig) -> None:
+        self.static, self.config, self.tokenizer = static, config.check(), static.tokenizer
+        width = static.table.shape[1]
+        if config.size > width:
+            raise ConfigError(f"size is {config.size}; expected up to the {width} of the model's vectors, or 0")
+        self.task = Static(static.tokenizer, config)
+        self.model = self.encoder = static.model()
+
+    def replaced(self, **fields: Any) -> Embedder:
+        return StaticEmbedder(self.static, dataclasses.replace(self.config, **fields))
+
+
+def static_embedder(static: StaticModel, path: StrPath = "", **settings: Any) -> StaticEmbedder:
+    """The embedder of a static model; arguments as for `embedder_of`."""
+    config = dataclasses.replace(static.vectors, **settings)
+    for field in dataclasses.fields(EmbeddingConfig):
+        if field.name not in _OF_STATIC and getattr(config, field.name) != getattr(static.vectors, field.name):
+            raise ConfigError(
+                f"{path}: {field.name} is {getattr(config, field.name)!r}, and a static model, which has no encoder, "
+                "takes only " + ", ".join(_OF_STATIC)
+            )
+    return StaticEmbedder(static, config)
 
 
 def _layer_of(config: EmbeddingConfig, hidden: int, tensors: Mapping[str, Tensor]) -> SentenceVectors:

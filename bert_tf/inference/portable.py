@@ -18,7 +18,7 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import check_output, replacing_directory, require_space
 from bert_tf.inference import litert_model, onnx_model
-from bert_tf.inference.embedder import Embedder
+from bert_tf.inference.embedder import Embedder, StaticEmbedder
 from bert_tf.inference.samples import calibration_texts
 from bert_tf.inference.saved_model import on_cpu
 from bert_tf.inference.token_graph import TokenGraph
@@ -166,6 +166,8 @@ def export_embedder(
     embedder: Embedder, directory: str, format: str, *, check: bool = True, optimize: str = "none"
 ) -> ExportedFile:
     """Exports a model that computes vectors; arguments as for `export_portable`."""
+    if isinstance(embedder, StaticEmbedder):
+        raise ConfigError(f"format is {format!r}, and a static model, which has no encoder, has 'saved_model' only")
     return export_portable(
         embedder.task, embedder.model, embedder.checkpoint(), directory, format, check=check, optimize=optimize
     )

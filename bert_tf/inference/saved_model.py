@@ -20,7 +20,7 @@ from bert_tf.inference.check import check_ops, compare, oldest_server, rest_body
 from bert_tf.inference.compact import compact
 from bert_tf.inference.samples import SENTENCES, Request, calibration_texts, sample_requests
 from bert_tf.inference.session import ANSWER_TOLERANCES, TOLERANCES, NotServable, Session
-from bert_tf.model.encoder import encoder_of
+from bert_tf.model.encoder import encoders_of
 from bert_tf.model.precision.optimize import optimized
 from bert_tf.tasks.signatures import ATTENTION, attention_signature
 from bert_tf.tasks.task import Task
@@ -101,7 +101,10 @@ def export(
     """
     if optimize not in TOLERANCES:
         raise ConfigError(f"optimize is {optimize!r}; expected one of {', '.join(TOLERANCES)}")
-    policy = encoder_of(model).dtype_policy
+    encoder = next(encoders_of(model), None)
+    if not encoder and optimize != "none":
+        raise ConfigError(f"optimize is {optimize!r}, and a static model has no encoder to optimize; leave it out")
+    policy = model.dtype_policy if encoder is None else encoder.dtype_policy
     if policy.compute_dtype != "float32":  # fused ops differ between processors, and then so do labels
         raise ConfigError(
             f"the model computes in {policy.name}, and an export in float32; save it and export the saved one "
@@ -121,7 +124,7 @@ def export(
     with (
         Session() if check is True else contextlib.nullcontext(check) as session,
         optimized(
-            encoder_of(model),
+            encoder,
             optimize,
             task.tokenizer,
             SENTENCES,
@@ -143,7 +146,8 @@ def export(
             "tf_serving": oldest_server(temporary),
             "approximation": optimization.approximation,
             "variants": [variant.described() for variant in optimization.variants],
-            "skips_padding": encoder_of(model).can_skip_padding and not lstms,  # which compute padding like tokens
+            # Layers with recurrence compute padding like tokens; a static model has none.
+            "skips_padding": not encoder or (encoder.can_skip_padding and not lstms),
         }
         write_card(temporary, name, task, signatures, requests, answers, results or {}, described)
     if checked and optimization.approximation:

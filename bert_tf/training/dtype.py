@@ -3,7 +3,7 @@
 import keras
 
 from bert_tf.errors import ConfigError
-from bert_tf.model.encoder import encoder_of
+from bert_tf.model.encoder import encoders_of
 from bert_tf.model.precision.int8 import rounded_forms
 from bert_tf.model.precision.optimize import to_bfloat16
 from bert_tf.model.processors import fastest
@@ -33,8 +33,10 @@ def infer_in(dtype: str, model: keras.Model) -> str:
     Raises:
         ConfigError: "int8" for a model that was not fine-tuned for it.
     """
+    encoder = next(encoders_of(model), None)
+    if encoder is None:  # a table of static vectors
+        return "float32"
     if dtype == "int8":
-        encoder = encoder_of(model)
         if encoder.ranges is None:
             raise ConfigError(
                 "dtype is 'int8', but the model has no ranges: it was not fine-tuned with train.quantization=int8, or "
@@ -52,7 +54,7 @@ def infer_in(dtype: str, model: keras.Model) -> str:
     elif found != dtype:
         log(f"{dtype} is no faster than float32 on this machine ({reason})")
     if dtype == "bfloat16":
-        to_bfloat16(encoder_of(model))
+        to_bfloat16(encoder)
     return dtype
 
 

@@ -21,6 +21,7 @@ from bert_tf.config import EmbeddingConfig, FeatureConfig, IntentAndSlotsConfig
 from bert_tf.inference.embedder import Embedder
 from bert_tf.inference.samples import request_of, sample_requests
 from bert_tf.inference.saved_model import export
+from bert_tf.model.static_vectors import StaticVectors
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.intent_and_slots import IntentAndSlots
 from bert_tf.tasks.masked_lm import MaskedLM
@@ -30,6 +31,7 @@ from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
 from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.tasks.signatures import attention_signature
+from bert_tf.tasks.static_vectors import Static
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
 from tests import zoo
@@ -108,6 +110,14 @@ def _vectors(per, tokenizer=None, **config):
     return embedder.task, embedder.model
 
 
+def _static():
+    """A table of vectors of pieces."""
+    tokenizer, draw = _tokenizer(), np.random.default_rng(0)
+    table = draw.normal(size=[tokenizer.vocab_size, 8]).astype(np.float32)
+    config = EmbeddingConfig(max_length=16, long_texts="head", normalize=True)
+    return Static(tokenizer, config), StaticVectors(table, np.arange(tokenizer.vocab_size, dtype=np.int32))
+
+
 KINDS = {
     "classification": lambda: _made(_classification(_tokenizer(lower_case=False)), activation="relu"),
     "classification of pairs": lambda: _made(_classification(pair=True, long_texts="window")),
@@ -142,6 +152,7 @@ KINDS = {
     ),
     "tagging of unigrams": lambda: _made(_tagging(tokenizer=learned("unigram").tokenizer), type_vocab_size=1),
     "vectors of sentences": lambda: _vectors("sentence"),
+    "static vectors": _static,
     "vectors of words of byte pairs": lambda: _vectors("word", learned("byte_bpe").tokenizer),
     "vectors of words": lambda: _vectors("word", features=FeatureConfig((0, -1), "concat")),
 }
@@ -182,6 +193,7 @@ EVERY_OP = (
     "masks by XLM-R",
     "classification from left to right",
     "vectors of sentences",
+    "static vectors",
     "classification by ModernBERT",
 )
 

@@ -3,7 +3,7 @@
 import os
 from typing import Protocol
 
-from bert_tf.checkpoints import directory, hub
+from bert_tf.checkpoints import directory, hub, static_model
 from bert_tf.checkpoints.formats import google, huggingface, model_garden
 from bert_tf.checkpoints.stored_model import Checkpoint, Written
 from bert_tf.errors import DataError
@@ -56,6 +56,11 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False)
     path = local(text_path(path), allow_pickle)
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # reading it may never end
         raise DataError(f"{path} is a pipe or a device; expected a model directory or a file")
+    if static_model.recognises(path):
+        raise DataError(
+            f"{path}: a static model (model2vec), which has no encoder; expected an encoder here. SentenceEncoder, "
+            "extract, retrieve and mine open static models"
+        )
     reader = format_of(path)
     if not reader:
         raise DataError(f"{path}: {_unrecognised(path)}")

@@ -22,6 +22,7 @@ from bert_tf.types import Array, Json
 
 # NumPy's dtype names -> the format's (https://github.com/huggingface/safetensors, "Format").
 _DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32"}
+_DTYPES["int8"] = "I8"  # of tables of static vectors
 _NAMES = {theirs: ours for ours, theirs in _DTYPES.items()}
 _CHECKSUM = "crc32:"  # before the name of a tensor
 _LENGTH = 8  # bytes of the number before the header

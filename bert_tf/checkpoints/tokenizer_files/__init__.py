@@ -1,8 +1,8 @@
 """Tokenizers in Hugging Face's directories: one module for each kind, and the choice among them."""
 
 import os
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bert_tf.checkpoints.tokenizer_files import byte_pair, sentence_piece, wordpiece
 from bert_tf.checkpoints.tokenizer_files.files import (
@@ -12,6 +12,7 @@ from bert_tf.checkpoints.tokenizer_files.files import (
     SPECIAL_NAMES,
     TokenizerFiles,
     UnsupportedTokenizer,
+    add_pieces,
     read_config,
     real_pieces,
 )
@@ -25,7 +26,10 @@ from bert_tf.text.byte_pair import BytePairTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.types import Json
 
-__all__ = ["other_settings", "read_config", "read_tokenizer", "write_tokenizer"]
+if TYPE_CHECKING:
+    import tokenizers
+
+__all__ = ["library_of", "other_settings", "read_config", "read_tokenizer", "write_tokenizer"]
 
 
 class _Kind(Protocol):
@@ -39,6 +43,9 @@ class _Kind(Protocol):
 
     def write(self, path: str, tokenizer: Any) -> Json:
         """Writes the vocabulary; returns the settings for tokenizer_config.json."""
+
+    def library(self, tokenizer: Any, pieces: Sequence[str]) -> "tokenizers.Tokenizer":
+        """The tokenizer.json of a tokenizer with these pieces, and without added ones."""
 
 
 _KINDS: tuple[_Kind, ...] = (wordpiece, byte_pair, sentence_piece)
@@ -179,6 +186,21 @@ def write_tokenizer(path: str, tokenizer: BaseTokenizer, config: Json, model: Be
     if settings["tokenizer_class"] in GENERIC_CLASSES and not os.path.exists(os.path.join(path, LIBRARY)):
         return ["tokenizer: Transformers adds no special tokens around texts, as it has no class for such a model"]
     return []
+
+
+def library_of(tokenizer: BaseTokenizer, pieces: Sequence[str]) -> bytes:
+    """The content of a tokenizer.json that adds no special tokens around texts.
+
+    Args:
+        tokenizer: to write.
+        pieces: the first ones of its vocabulary, without special tokens that no text has.
+
+    Raises:
+        ConfigError: tokenizer.json cannot hold the tokenizer.
+    """
+    made = _WRITERS[type(tokenizer)].library(tokenizer, pieces)
+    add_pieces(made, {piece: flags for piece, flags in tokenizer.added_pieces.items() if piece in {*pieces}})
+    return made.to_str().encode()
 
 
 def _decoder(decoder: Json, tokenizer: BaseTokenizer) -> Json:

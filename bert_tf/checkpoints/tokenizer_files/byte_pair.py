@@ -1,5 +1,8 @@
 """Byte-level BPE in a Hugging Face directory: vocab.json with merges.txt, or tokenizer.json of the type BPE."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from bert_tf.checkpoints.tokenizer_files.files import (
     LIBRARY,
     TokenizerFiles,
@@ -13,6 +16,9 @@ from bert_tf.text.base import ROBERTA
 from bert_tf.text.byte_pair import BytePairTokenizer
 from bert_tf.text.byte_pair_model import check_merges, read_byte_pairs
 from bert_tf.types import Json
+
+if TYPE_CHECKING:
+    import tokenizers
 
 FILES: tuple[str, ...] = BytePairTokenizer.FILES
 GENERATED = {"add_prefix_space"}  # by `write`, in tokenizer_config.json
@@ -90,18 +96,22 @@ def merges_of(files: TokenizerFiles) -> list[str]:
 
 def write(path: str, tokenizer: BytePairTokenizer) -> Json:
     """Writes the vocabulary; returns the settings for tokenizer_config.json."""
-    prefix = tokenizer.add_prefix_space
-    pieces, merges = real_pieces(tokenizer.vocab), tokenizer.merges
+    pieces = real_pieces(tokenizer.vocab)
     if tokenizer.special_names == ROBERTA and not tokenizer.nfc:
-        BytePairTokenizer(pieces, merges, added_pieces=tokenizer.added_pieces).save(path)
-        return {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": prefix}
+        BytePairTokenizer(pieces, tokenizer.merges, added_pieces=tokenizer.added_pieces).save(path)
+        return {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": tokenizer.add_prefix_space}
+    return write_library(path, library(tokenizer, pieces), tokenizer)
+
+
+def library(tokenizer: BytePairTokenizer, pieces: Sequence[str]) -> "tokenizers.Tokenizer":
+    """The tokenizer.json of a tokenizer with these pieces, and without added ones."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     ids = {piece: number for number, piece in enumerate(pieces)}
-    pairs = [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
-    library = Tokenizer(models.BPE(ids, pairs))
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    pairs = [(first, second) for first, _, second in (merge.partition(" ") for merge in tokenizer.merges)]
+    made = Tokenizer(models.BPE(ids, pairs))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=tokenizer.add_prefix_space)
     if tokenizer.nfc:
-        library.normalizer = normalizers.NFC()
-    library.decoder = decoders.ByteLevel()
-    return write_library(path, library, tokenizer)
+        made.normalizer = normalizers.NFC()
+    made.decoder = decoders.ByteLevel()
+    return made

@@ -12,7 +12,7 @@ from bert_tf.config.values import Rule
 from bert_tf.errors import DataError
 from bert_tf.files import checked, read_json
 from bert_tf.text import BaseTokenizer
-from bert_tf.text.base import FLAGS, NAMES, ROBERTA, SPECIAL
+from bert_tf.text.base import FLAGS, NAMES, ROBERTA, SPECIAL, Added
 from bert_tf.text.vocabulary import check_size
 from bert_tf.types import Json
 
@@ -420,8 +420,15 @@ def write_library(
     added = tokenizer.added_pieces
     tokens = [name for name in dict.fromkeys((*names, *others)) if name not in added]
     library.add_special_tokens([AddedToken(name, lstrip=name == ROBERTA.mask, normalized=False) for name in tokens])
+    add_pieces(library, added)
+    library.save(os.path.join(path, LIBRARY))
+    return {"tokenizer_class": "PreTrainedTokenizerFast"}
+
+
+def add_pieces(library: "tokenizers.Tokenizer", added: Added) -> None:
+    """Adds pieces that were added to a vocabulary."""
+    from tokenizers import AddedToken
+
     for piece, flags in added.items():
         token = AddedToken(piece, **{flag: flag in flags for flag in FLAGS})
         (library.add_special_tokens if SPECIAL in flags else library.add_tokens)([token])
-    library.save(os.path.join(path, LIBRARY))
-    return {"tokenizer_class": "PreTrainedTokenizerFast"}

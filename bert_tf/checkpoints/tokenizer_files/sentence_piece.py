@@ -7,6 +7,7 @@ before and after; KoBERT's ids are the numbers of the lines in its vocab.txt.
 import collections
 import glob
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bert_tf.checkpoints.tokenizer_files.files import (
@@ -43,6 +44,7 @@ from bert_tf.text.vocabulary import read_pieces, spaced_pieces
 from bert_tf.types import Json
 
 if TYPE_CHECKING:
+    import tokenizers
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 # A file of XLM-R and CamemBERT, of ALBERT and T5, of Transformers' generic class; KoBERT's has a name of its own.
@@ -232,6 +234,14 @@ def write(path: str, tokenizer: SentencePieceTokenizer) -> Json:
     if not is_unigram(proto):
         write_bytes(os.path.join(path, _PLAIN), model)  # from which it is read again
     return write_library(path, library_of(proto, tokenizer), tokenizer, others(proto))
+
+
+def library(tokenizer: SentencePieceTokenizer, pieces: Sequence[str]) -> "tokenizers.Tokenizer":
+    """The tokenizer.json of a tokenizer with these pieces, and without added ones; ConfigError if there is none."""
+    proto = _without_user_defined(parse_model(with_ids(tokenizer.model, pieces)))
+    if not is_in_transformers(proto, tokenizer) or not hides_unused(proto):
+        raise ConfigError(f"{LIBRARY} cannot say how this SentencePiece model splits texts; use another encoder")
+    return library_of(proto, tokenizer)
 
 
 def _without_user_defined(proto: "ModelProto") -> "ModelProto":

@@ -9,6 +9,7 @@ from bert_tf.checkpoints.tokenizer_files.comparison import spaces, words
 from bert_tf.checkpoints.tokenizer_files.files import LIBRARY, TokenizerFiles, UnsupportedTokenizer
 from bert_tf.errors import DataError
 from bert_tf.files import checked
+from bert_tf.text.base import BERT, ROBERTA
 from bert_tf.text.byte_pair_model import side_by_side
 from bert_tf.text.sentence_piece import BYTE, SentencePieceTokenizer, charsmap, unchanging_charsmap
 
@@ -20,6 +21,7 @@ SPACE = "\u2581"  # SentencePiece's for a space
 # Before the pieces of CamemBERT's model, the first of which is left out; <mask> follows.
 CAMEMBERT_FIRST = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]
 UNIGRAM = "Unigram"
+UNKNOWN = tuple(dict.fromkeys(family.unk for family in (BERT, ROBERTA)))
 _TAB_BYTE = "<0x09>"  # Gemma's files may have a tab in its place, and a model needs all bytes
 
 
@@ -82,6 +84,13 @@ def _add_unigram(proto: "ModelProto", files: TokenizerFiles) -> None:
     unknown = files.model.get("unk_id")
     if type(unknown) is not int or not 0 <= unknown < len(vocab):
         raise DataError(f"{file}: unk_id is {unknown!r}; expected the id of one of its {len(vocab)} pieces")
+    pieces = [piece for piece, _ in vocab]
+    if pieces[unknown] not in UNKNOWN and (named := next((name for name in UNKNOWN if name in pieces), None)):
+        files.warnings.append(
+            f"tokenizer: unknown characters get {named}, and in {LIBRARY} the ordinary piece {pieces[unknown]!r}, the "
+            "one of its unk_id"
+        )
+        unknown = pieces.index(named)
     proto.trainer_spec.model_type = proto.trainer_spec.UNIGRAM
     proto.normalizer_spec.add_dummy_prefix = True  # what Metaspace does; spaces are SentencePiece's defaults
     for piece, score in vocab:

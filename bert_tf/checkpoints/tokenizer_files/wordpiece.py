@@ -1,6 +1,7 @@
 """BERT's WordPiece in a Hugging Face directory: vocab.txt, or tokenizer.json of the type WordPiece."""
 
-from typing import Annotated, TypedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from bert_tf.checkpoints.tokenizer_files.files import CONFIG, LIBRARY, TokenizerFiles, UnsupportedTokenizer
 from bert_tf.files import checked
@@ -9,6 +10,9 @@ from bert_tf.text.normalizer import strips_accents
 from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary
 from bert_tf.text.wordpiece import LONGEST_WORD
 from bert_tf.types import Json
+
+if TYPE_CHECKING:
+    import tokenizers
 
 # Name in tokenizer.json and, for ourselves, as Transformers' class has no such setting, in tokenizer_config.json.
 _LIMIT, _MAX_WORD_CHARS = "max_input_chars_per_word", 100
@@ -133,3 +137,21 @@ def write(path: str, tokenizer: Tokenizer) -> Json:
     limit = tokenizer.max_input_chars_per_word
     written = {theirs: settings[ours] for ours, (theirs, _, _) in _SETTINGS.items()}
     return {"tokenizer_class": "BertTokenizer"} | written | ({_LIMIT: limit} if limit != _MAX_WORD_CHARS else {})
+
+
+def library(tokenizer: Tokenizer, pieces: Sequence[str]) -> "tokenizers.Tokenizer":
+    """The tokenizer.json of a tokenizer with these pieces, and without added ones."""
+    from tokenizers import Tokenizer as Library
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    unknown, limit = tokenizer.special_names.unk, tokenizer.max_input_chars_per_word
+    made = Library(models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=limit))
+    made.normalizer = normalizers.BertNormalizer(
+        handle_chinese_chars=tokenizer.split_cjk,
+        strip_accents=tokenizer.strip_accents,
+        lowercase=tokenizer.lower_case,
+    )
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    return made

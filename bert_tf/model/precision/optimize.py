@@ -46,7 +46,7 @@ class Optimization(NamedTuple):
 
 @contextlib.contextmanager
 def optimized(
-    encoder: BertEncoder,
+    encoder: BertEncoder | None,
     mode: str,
     tokenizer: BaseTokenizer,
     sentences: Sequence[str],
@@ -60,7 +60,7 @@ def optimized(
     does a projection of the embeddings, which has less than a hundredth of the operations.
 
     Args:
-        encoder: with float32 weights; it is unchanged after the scope.
+        encoder: with float32 weights; it is unchanged after the scope. None only for the mode "none".
         mode: a key of `VARIANTS`.
         tokenizer: for `sentences` and `calibration_texts`.
         sentences: on which the encoder is compared with itself in float32.
@@ -75,6 +75,7 @@ def optimized(
     if mode == "none":
         yield Optimization()
         return
+    assert encoder
     if mode == "int8":
         int8.require_kernels()
     # Of bfloat16, GPUs compute TensorFlow's usual operations fastest.
