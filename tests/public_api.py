@@ -280,7 +280,7 @@ def working(encoder):
     with contextlib.ExitStack() as stack:
         ends = [(Run, "run"), (base, "Evaluation"), (keras.Model, "export")]
         ends += [(portable, "export_run"), (base, "export_run"), (sentence_encoder, "export")]
-        ends += [(sentence_encoder, "export_embedder"), (sentence_encoder, "Evaluation")]
+        ends += [(sentence_encoder, "export_embedder")]
         ends += [(sparse_encoder, "export"), (static_vectors, "_vectors")]
         for where, name in ends:
             stack.enter_context(mock.patch.object(where, name, accepted))

@@ -284,7 +284,7 @@ def test_the_program_writes_vectors_and_refuses_wrong_flags(programs, encoder, t
         "bert_tf: error: --layers=last: expected whole numbers separated by commas",
     )
     done = programs("extract", f"--init={model}", f"--input={source}")
-    assert done.error_line == "bert_tf: error: nothing to do: give --input and --output, or --export_dir"
+    assert done.error_line == ("bert_tf: error: nothing to do: give --input and --output, --export_dir or --static_dir")
     done = programs("extract", f"--init={model}", f"--input={source}", f"--output={output}", "--optimize=bfloat16")
     expected = "bert_tf: error: --optimize=bfloat16 is for exports; give --export_dir, too, or leave it out"
     assert done.error_line == expected
