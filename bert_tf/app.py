@@ -50,6 +50,9 @@ atexit.register(gc.freeze)
 
 from bert_tf.files import cause, here_or_bundled, is_system_error, system_error  # noqa: E402
 from bert_tf.memory import lacking_memory  # noqa: E402
+from bert_tf.xla_settings import keep_roundings  # noqa: E402
+
+keep_roundings()
 
 
 def run(main: Callable[[list[str]], None], *, arguments: bool = False, flags_at: str = _FLAGS_AT) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from bert_tf.model.mode import current
 from bert_tf.model.processors import only_cpus
@@ -80,11 +81,22 @@ def has_bfloat16() -> bool:
     return True
 
 
+def kept(*tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """The same, which a program for a GPU computes once and keeps, whatever XLA thinks of that; elsewhere nothing."""
+    return tuple(gen_xla_ops.xla_optimization_barrier(tensors)) if current().gpu_program else tensors
+
+
 # Sums. On a CPU, XLA and TensorFlow add up one number after the other; products do not.
 
 
 def column_sums(rows: tf.Tensor) -> tf.Tensor:
-    """[rows, size] -> [size]: a product with ones, which on a CPU takes a tenth of the time of a reduction."""
+    """[rows, size] -> [size]: a product with ones, which on a CPU takes a tenth of the time of a reduction.
+
+    On GPUs a reduction, in float32: there XLA joins products with ones to one, for which it copies all of their rows
+    side by side.
+    """
+    if not only_cpus():
+        return tf.cast(tf.reduce_sum(tf.cast(rows, tf.float32), 0), rows.dtype)
     return tf.matmul(tf.ones([1, tf.shape(rows)[0]], rows.dtype), rows)[0]
 
 
@@ -232,14 +244,20 @@ dropped_softmax_gradient = Compiled(_dropped_softmax_gradient)
 # LayerNorm.
 
 
+def _row_means(values: tf.Tensor, weights: tf.Tensor | float = 1.0) -> tf.Tensor:
+    """float32 [rows, size] -> [rows, 1], of values times weights [size]. By reductions where `_row_sums` has them."""
+    if not only_cpus():
+        return tf.reduce_mean(values * weights, -1, keepdims=True)
+    return tf.matmul(values, tf.ones([values.shape[1], 1]) * tf.reshape(weights, [-1, 1]) / values.shape[1])
+
+
 def _norm(
     x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The normalised rows in the dtype of x; their means and inverse standard deviations, float32 [rows, 1]."""
     rows = tf.cast(x, tf.float32)
-    mean_of = tf.fill([rows.shape[1], 1], 1.0 / rows.shape[1])
-    mean = tf.matmul(rows, mean_of)
-    inverse = tf.math.rsqrt(tf.matmul(tf.square(rows - mean), mean_of) + epsilon)
+    mean = _row_means(rows)
+    inverse = tf.math.rsqrt(_row_means(tf.square(rows - mean)) + epsilon)
     return tf.cast((rows - mean) * inverse * gamma + beta, x.dtype), mean, inverse
 
 
@@ -250,9 +268,9 @@ def _norm_gradient(
     upstream = tf.cast(upstream, tf.float32)
     normalized = (tf.cast(x, tf.float32) - mean) * inverse
     weighted = upstream * normalized
-    mean_of = gamma[:, tf.newaxis] / x.shape[1]  # of g and of g * normalized, where g = upstream * gamma
-    gradient = upstream * gamma - tf.matmul(upstream, mean_of) - normalized * tf.matmul(weighted, mean_of)
-    return tf.cast(inverse * gradient, x.dtype), weighted
+    # Of g and of g * normalized, where g = upstream * gamma.
+    of_sum, of_product = _row_means(upstream, gamma), _row_means(weighted, gamma)
+    return tf.cast(inverse * (upstream * gamma - of_sum - normalized * of_product), x.dtype), weighted
 
 
 norm, norm_gradient = Compiled(_norm), Compiled(_norm_gradient)

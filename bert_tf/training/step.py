@@ -15,7 +15,7 @@ from bert_tf.model.mode import Mode, Seeds, computing, current, fold_in
 from bert_tf.tasks.objective import JointObjective, Objective
 from bert_tf.training.optimizers import Optimizer
 from bert_tf.training.schedules import Schedule
-from bert_tf.training.strategy import parallel_parts
+from bert_tf.training.strategy import accelerator, parallel_parts
 from bert_tf.training.whole_batch import WholeBatch
 from bert_tf.types import Tensors, TfFunction
 
@@ -103,6 +103,7 @@ class Step:
         self._objective, self._model, self._optimizer = objective, model, optimizer
         self._learning_rate, self._loss_scale = learning_rate, loss_scale
         self._config, self._strategy, self.fuse_every_shape = config, strategy, fuse_every_shape
+        self._gpu_program = jit_compile and accelerator(strategy) == "GPU"
         self._parts = 1 if jit_compile else parallel_parts(strategy)
         self._inputs = [tensor.name for tensor in model.inputs]
         self._whole_batch = WholeBatch(objective, model, self._parts) if isinstance(objective, JointObjective) else None
@@ -315,7 +316,13 @@ class Step:
     def _mode(self, seed: tf.Tensor) -> Mode:
         """How a model computes in training, with dropout masks from this seed, int32 [2]."""
         fusion: Literal["static", "every"] = "every" if self.fuse_every_shape else "static"
-        return dataclasses.replace(current(), seeds=Seeds(seed), fusion=fusion, recompute=self._config.remat)
+        return dataclasses.replace(
+            current(),
+            seeds=Seeds(seed),
+            fusion=fusion,
+            gpu_program=self._gpu_program,
+            recompute=self._config.remat,
+        )
 
     def _split(self, features: Tensors, accumulation: int) -> Any:
         """Splits a whole batch into the micro-batches of each replica of this process, a distributed value."""
