@@ -123,6 +123,14 @@ class _Change(TypedDict):
     changes: dict[str, list[Any]]
 
 
+class FlashAttention(TypedDict):
+    """Whether cuDNN computes the attention of a run, and why, or why not."""
+
+    setting: str
+    used: bool
+    reason: str
+
+
 class RunRecord(TypedDict, total=False):
     """run.json, and the same part of results.json. Other keys are compared like these when a run resumes."""
 
@@ -130,6 +138,7 @@ class RunRecord(TypedDict, total=False):
     config: Json
     computes_in: Annotated[str, {"choices": ("float32", "mixed_bfloat16", "mixed_float16")}]
     jit_compile: bool
+    flash_attention: FlashAttention
     inputs: Json
     skipped: Json | int
     changes: list[_Change]

@@ -157,6 +157,8 @@ class TrainConfig:
             up for it; its ranges are measured on training examples and saved with the model. Fine-tuning only.
         jit_compile: whether XLA compiles the update: "on", "off" or "auto", which compiles on GPUs if all batches have
             one shape (pre-training). On TPUs XLA always compiles it.
+        flash_attention: whether cuDNN's fused kernel computes the attention where XLA compiles for a GPU: "auto", where
+            it suits model and card, or "off".
         loss_scale_growth: updates without an overflow after which the loss scale of float16 is doubled.
         remat: recomputes the activations inside each layer in the backward pass instead of storing them.
         steps_per_call: updates per call of the compiled function.
@@ -203,6 +205,7 @@ class TrainConfig:
     dtype: str = setting("auto", choices=("float32", "bfloat16", "float16", "auto"))
     quantization: str = setting("none", choices=("none", "int8"))
     jit_compile: str = setting("auto", choices=("auto", "on", "off"))
+    flash_attention: str = setting("auto", choices=("auto", "off"), sparse=True)
     loss_scale_growth: int = setting(2000, **_COUNT)
     remat: bool = False
     steps_per_call: int = setting(10, **_COUNT)

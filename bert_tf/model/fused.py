@@ -7,7 +7,7 @@ No other module of `model/` calls XLA or a private operation.
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -84,6 +84,17 @@ def has_bfloat16() -> bool:
 def kept(*tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """The same, which a program for a GPU computes once and keeps, whatever XLA thinks of that; elsewhere nothing."""
     return tuple(gen_xla_ops.xla_optimization_barrier(tensors)) if current().gpu_program else tensors
+
+
+def module(
+    text: str, arguments: Sequence[tf.Tensor], results: Sequence[tuple[Sequence[int], tf.DType]]
+) -> list[tf.Tensor]:
+    """The results, of these shapes and dtypes, of a module of StableHLO, in a program that XLA compiles for a GPU."""
+    shapes, dtypes = zip(*results, strict=True)
+    outputs: list[tf.Tensor] = gen_xla_ops.xla_call_module(
+        arguments, version=9, module=text, Sout=shapes, Tout=dtypes, platforms=["CUDA"]
+    )
+    return outputs
 
 
 # Sums. On a CPU, XLA and TensorFlow add up one number after the other; products do not.

@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, from_dict, to_dict
 from bert_tf.config.model import has_bias
 from bert_tf.errors import ConfigError
-from bert_tf.model import long_rows
+from bert_tf.model import flash, long_rows
 from bert_tf.model.activations import Gated, activation
 from bert_tf.model.compute import (
     AttentionForm,
@@ -321,6 +321,12 @@ class SelfAttention(NumberedLayer):
 
             context = long_rows.local(compute, heads_at, qkv, seen, self._distance, causal, dropout)
             return layout.without_padding(tf.reshape(context, [-1, self._width]))
+        if self.converted is None and flash.suits(
+            qkv.dtype, self.config.head_size, layout.shape, seen, causal, dropout
+        ):
+            query, key, value = self._heads(qkv, positions, layout.shape, heads=2)
+            context = flash.attention(query, key, value, None if causal else flash.tokens_of(seen))
+            return layout.without_padding(tf.reshape(context, [-1, self._width]))
         query, key, value = self._heads(qkv, positions, layout.shape)
         if long_rows.is_long(self.config):
             context = long_rows.of_all(compute, query, key, value, seen, dropout, causal=causal)
@@ -337,7 +343,7 @@ class SelfAttention(NumberedLayer):
         return InferredAttention().probabilities(query, key, seen)
 
     def _heads(
-        self, states: tf.Tensor, positions: tf.Tensor | None, shape: tf.Tensor | list[tf.Tensor]
+        self, states: tf.Tensor, positions: tf.Tensor | None, shape: tf.Tensor | list[tf.Tensor], heads: int = 1
     ) -> list[tf.Tensor]:
         """Query, key and value, or some of them, each [batch, heads, length, head_size], from their columns.
 
@@ -345,14 +351,15 @@ class SelfAttention(NumberedLayer):
             states: [batch, length, columns], in any shape.
             positions: int32 [batch or 1, length], by which query and key are rotated; None for no rotation.
             shape: int32, batch and length first.
+            heads: their dimension: 2 for [batch, length, heads, head_size], which takes no transposition.
         """
         count = states.shape[-1] // self._width
         states = tf.reshape(states, [shape[0], shape[1], count, *self._heads_shape])
-        parts = tf.unstack(tf.transpose(states, [2, 0, 3, 1, 4]))
+        parts = tf.unstack(tf.transpose(states, [2, 0, 3, 1, 4])) if heads == 1 else tf.unstack(states, axis=2)
         if positions is not None:
             turned = max(count - 1, 1)  # the last of several is the value
             base = self.config.local_rotary_base if self._distance else current().rotary_base or self.config.rotary_base
-            parts[:turned] = [rotated(part, positions, base) for part in parts[:turned]]
+            parts[:turned] = [rotated(part, positions, base, heads) for part in parts[:turned]]
         return parts
 
 

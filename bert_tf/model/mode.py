@@ -108,6 +108,7 @@ class Mode:
             elementwise operations on tensors of static shape, and GELU; "every", on all tensors. XLA compiles a program
             for every shape, about half a second for all of a model, which pays where each is used often.
         gpu_program: whether XLA compiles all of it for a GPU, so that operations can be used that only it has there.
+        flash_attention: whether cuDNN computes the attention of layers that it suits, in such a program.
         recompute: whether blocks store only their inputs in training, and compute the rest again in the backward pass
             (rematerialization: Chen et al., 2016, arXiv:1604.06174). Needs `seeds`: Keras' own dropout would draw
             other masks.
@@ -128,6 +129,7 @@ class Mode:
     seeds: Seeds | None = None
     fusion: Literal["none", "static", "every"] = "none"
     gpu_program: bool = False
+    flash_attention: bool = False
     recompute: bool = False
     inference: bool = False
     skip_padding: bool = False

@@ -94,7 +94,7 @@ class TokensAt(keras.layers.Layer):
         return tf.gather(states, positions, batch_dims=1)
 
 
-def rotated(x: tf.Tensor, positions: tf.Tensor, base: float) -> tf.Tensor:
+def rotated(x: tf.Tensor, positions: tf.Tensor, base: float, heads: int = 1) -> tf.Tensor:
     """Queries or keys, rotated by their positions (Su et al., 2021, section 3.2), in the order of GPT-NeoX.
 
     Columns i and i + size / 2 of a head are a point, which is rotated by position / base^(2i / size), in float32.
@@ -103,10 +103,11 @@ def rotated(x: tf.Tensor, positions: tf.Tensor, base: float) -> tf.Tensor:
         x: [batch, heads, length, size].
         positions: int32 [batch or 1, length].
         base: of the wavelengths.
+        heads: the dimension of the heads: 2 for [batch, length, heads, size].
     """
     half = x.shape[-1] // 2
     frequencies = tf.constant([base ** (-index / half) for index in range(half)], tf.float32)
-    angles = tf.cast(positions, tf.float32)[:, tf.newaxis, :, tf.newaxis] * frequencies
+    angles = tf.expand_dims(tf.cast(positions, tf.float32)[:, :, tf.newaxis] * frequencies, heads)
     first, second = tf.split(tf.cast(x, tf.float32), 2, -1)
     cosine, sine = tf.cos(angles), tf.sin(angles)
     return tf.cast(tf.concat([first * cosine - second * sine, second * cosine + first * sine], -1), x.dtype)

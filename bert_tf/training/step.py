@@ -80,6 +80,7 @@ class Step:
         strategy: model and optimizer were made under its scope.
         jit_compile: whether XLA compiles what a replica computes between the all-reduces, one program per shape of a
             micro-batch. Up to rounding, the result is the same.
+        flash_attention: whether cuDNN computes the attention that it suits, if XLA compiles for a GPU.
         fuse_every_shape: whether the `fusion` of the step's `Mode` is "every" or "static".
 
     Attributes:
@@ -98,12 +99,14 @@ class Step:
         strategy: tf.distribute.Strategy,
         *,
         jit_compile: bool = False,
+        flash_attention: bool = False,
         fuse_every_shape: bool = False,
     ) -> None:
         self._objective, self._model, self._optimizer = objective, model, optimizer
         self._learning_rate, self._loss_scale = learning_rate, loss_scale
         self._config, self._strategy, self.fuse_every_shape = config, strategy, fuse_every_shape
         self._gpu_program = jit_compile and accelerator(strategy) == "GPU"
+        self._flash_attention = self._gpu_program and flash_attention
         self._parts = 1 if jit_compile else parallel_parts(strategy)
         self._inputs = [tensor.name for tensor in model.inputs]
         self._whole_batch = WholeBatch(objective, model, self._parts) if isinstance(objective, JointObjective) else None
@@ -321,6 +324,7 @@ class Step:
             seeds=Seeds(seed),
             fusion=fusion,
             gpu_program=self._gpu_program,
+            flash_attention=self._flash_attention,
             recompute=self._config.remat,
         )
 

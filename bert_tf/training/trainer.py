@@ -41,7 +41,7 @@ class Trainer:
     Args:
         model: built by `task.build` under the strategy's scope.
         total_steps: updates until the learning rate has decayed and the run ends.
-        jit_compile: as for `Step`; the setting of this name in `config` is not read.
+        jit_compile, flash_attention: as for `Step`; the settings of these names in `config` are not read.
 
     Attributes:
         phases: list of phases.Phase.
@@ -59,6 +59,7 @@ class Trainer:
         total_steps: int,
         *,
         jit_compile: bool = False,
+        flash_attention: bool = False,
     ) -> None:
         config = config.resolved()
         if config.layer_decay != 1 and encoder_of(model).config.shared_layers:
@@ -101,6 +102,7 @@ class Trainer:
             config,
             strategy,
             jit_compile=jit_compile,
+            flash_attention=flash_attention,
             fuse_every_shape=total_steps * model.count_params() >= _LONG_RUN and accelerator(strategy) is None,
         )
         # step, epoch, batches of the epoch used, non-finite steps in a row

@@ -12,7 +12,8 @@ def get_config():
     return PretrainConfig(
         input="prepared",
         tokenizer=TokenizerConfig(vocab="vocab.txt"),
-        model=BertConfig.from_name("large", vocab_size=0),
+        # As in base.py: cuDNN's fused attention has no dropout.
+        model=BertConfig.from_name("large", vocab_size=0, attention_dropout=0.0),
         data=PretrainingData(max_length=128, max_predictions=20),
         train=TrainConfig(
             optimizer="lamb",

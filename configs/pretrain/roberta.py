@@ -27,7 +27,8 @@ def get_config(size="base"):
     return PretrainConfig(
         input="prepared",
         tokenizer=TokenizerConfig(vocab="vocab.json"),
-        model=BertConfig.from_name(f"roberta_{size}", vocab_size=0),
+        # As in base.py: cuDNN's fused attention has no dropout.
+        model=BertConfig.from_name(f"roberta_{size}", vocab_size=0, attention_dropout=0.0),
         # Full sentences of up to 512 tokens, no pairs; new masks in every epoch.
         data=PretrainingData(pairs="none", max_length=512, max_predictions=77),
         train=TrainConfig(

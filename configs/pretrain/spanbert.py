@@ -21,7 +21,8 @@ def get_config(size="large"):
     return PretrainConfig(
         input="prepared",
         tokenizer=TokenizerConfig(vocab="vocab.txt", lower_case=False),
-        model=BertConfig.from_name(size, vocab_size=0),
+        # As in base.py: cuDNN's fused attention has no dropout.
+        model=BertConfig.from_name(size, vocab_size=0, attention_dropout=0.0),
         # Single sequences, none of them shorter.
         data=PretrainingData(
             objective="span_boundary", masking="span", pairs="none", max_length=512, max_predictions=77

@@ -125,7 +125,18 @@ class Regression(Task):
         return settings
 
 
-def trainer(strategy=None, *, bert=True, dropout=0.0, dtype="float32", weights=3, total_steps=12, shape=None, **train):
+def trainer(
+    strategy=None,
+    *,
+    bert=True,
+    dropout=0.0,
+    dtype="float32",
+    weights=3,
+    total_steps=12,
+    shape=None,
+    flash_attention=False,
+    **train,
+):
     """A Trainer of BERT's pre-training or of the regression; the same `weights` seed gives the same initial weights.
 
     `shape` has further fields of the encoder.
@@ -138,7 +149,8 @@ def trainer(strategy=None, *, bert=True, dropout=0.0, dtype="float32", weights=3
     with strategy.scope():
         model = task.build(zoo.encoder(dtype=dtype, **shape) if bert else None)
     config = TrainConfig(**(settings | train)).check()
-    return Trainer(task, model, config, strategy, total_steps, jit_compile=config.jit_compile == "on")
+    ways = {"jit_compile": config.jit_compile == "on", "flash_attention": flash_attention}
+    return Trainer(task, model, config, strategy, total_steps, **ways)
 
 
 def loop_of(trained, inputs, folder, title="test", **hooks):

@@ -22,6 +22,7 @@ from bert_tf.inputs.corpus.packed_rows import most_pairs
 from bert_tf.inputs.corpus.service import through_service
 from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.inputs.masking import Masker
+from bert_tf.model import flash
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.mode import computing, current
 from bert_tf.tasks.masked_lm import MaskedLM
@@ -82,7 +83,14 @@ class PretrainingRun(Run):
         }
         if validation_files:
             identity["validation"] = _contents(validation_files)
-        super().__init__(config, place, identity, files, few_shapes=config.data.length_multiple is None)
+        super().__init__(
+            config,
+            place,
+            identity,
+            files,
+            few_shapes=config.data.length_multiple is None,
+            unsuited=lambda dtype: flash.unsuited(self.model_config, dtype, packed=config.data.shares_rows),
+        )
         self.choose_rate(PRETRAINING_RATE, self.model_config.hidden_size)
         self._read_from = config.data.languages or config.input
         self.total_steps, self.evaluate_every = config.train.steps, config.train.evaluate_every

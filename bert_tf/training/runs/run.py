@@ -14,7 +14,7 @@ import tensorflow as tf
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.run_files import RESULTS, read_run
 from bert_tf.checkpoints.stored_model import Checkpoint
-from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
+from bert_tf.config import FinetuneConfig, FlashAttention, PretrainConfig, to_dict
 from bert_tf.config.train import scaled_rate
 from bert_tf.errors import BertTfError, ConfigError
 from bert_tf.files import write_json
@@ -96,12 +96,16 @@ class Run(Hooks, abc.ABC):
         files: paths, to be recorded.
         computes_in: name of the Keras policy that "auto" stands for; None measures it.
         few_shapes: whether the batches have so few shapes that compiling a program for each is worth its time.
+        unsuited: from the name of the compute dtype to the reason why cuDNN cannot compute the attention, "" if it can;
+            None for batches of many shapes.
 
     Attributes:
         program: "pretrain", "finetune" or "distill".
         train: the optimization, with the settings of its recipe.
         dtype: name of the Keras policy for the encoder.
         jit_compile: whether XLA compiles the update.
+        flash_attention: whether cuDNN computes the attention, and why or why not; None where XLA does not compile for a
+            GPU, and for a run that began before there was a choice.
         record: the contents of run.json.
         trained: the model, when `run` has returned.
     """
@@ -123,6 +127,7 @@ class Run(Hooks, abc.ABC):
         *,
         computes_in: str | None = None,
         few_shapes: bool = False,
+        unsuited: Callable[[str], str] | None = None,
     ) -> None:
         super().__init__(place.model_dir, self.program, reporter=place.reporter, callbacks=place.callbacks)
         self._named_callbacks = callbacks.named(config.callbacks)
@@ -134,6 +139,7 @@ class Run(Hooks, abc.ABC):
         before = read_run(path) if os.path.exists(path) else {}
         self.dtype = policy(self._dtype(before.get("computes_in", computes_in)))
         self.jit_compile = self._jit_compile(before, few_shapes)
+        self.flash_attention = self._flash_attention(before, unsuited)
         self._manifest: RunManifest | None = None
         self.record: Json = {
             "program": self.program,
@@ -141,6 +147,7 @@ class Run(Hooks, abc.ABC):
             "config": to_dict(config),
             "computes_in": self.dtype,
             "jit_compile": self.jit_compile,
+            **({"flash_attention": self.flash_attention} if self.flash_attention else {}),
             "replicas": self.strategy.num_replicas_in_sync,
             "inputs": inputs,
         }
@@ -232,7 +239,15 @@ class Run(Hooks, abc.ABC):
             encoder = self.build_encoder()
             model = self.task.build(encoder)
             encoder.ranges = None if self.train.quantization == "none" else Ranges(encoder.blocks())
-        trainer = Trainer(self.task, model, self.train, self.strategy, self.total_steps, jit_compile=self.jit_compile)
+        trainer = Trainer(
+            self.task,
+            model,
+            self.train,
+            self.strategy,
+            self.total_steps,
+            jit_compile=self.jit_compile,
+            flash_attention=bool(self.flash_attention and self.flash_attention["used"]),
+        )
         return trainer, encoder
 
     def _add_named_callbacks(self) -> None:
@@ -302,6 +317,21 @@ class Run(Hooks, abc.ABC):
         if compiled:
             log("compiling the update with XLA, which takes a while at the start; train.jit_compile=off turns it off")
         return compiled
+
+    def _flash_attention(self, before: Json, unsuited: Callable[[str], str] | None) -> FlashAttention | None:
+        """The attribute of this name. A resumed run goes on in the plain way if it began in it."""
+        if not (unsuited and self.jit_compile and accelerator(self.strategy) == "GPU"):
+            return None
+        if before and not before.get("flash_attention", {}).get("used"):
+            return before.get("flash_attention")
+        setting = self.train.flash_attention
+        dtype = self.dtype.removeprefix("mixed_")
+        reason = "train.flash_attention is off" if setting == "off" else unsuited(dtype)
+        if reason:
+            log(f"attention is computed in the plain way: {reason}")
+        else:
+            log("cuDNN's fused kernel computes the attention; train.flash_attention=off turns it off")
+        return {"setting": setting, "used": not reason, "reason": reason or "it suits the model and this GPU"}
 
 
 def expect(config: object, kind: type) -> None:
