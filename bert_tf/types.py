@@ -21,3 +21,5 @@ StrPath: TypeAlias = str | os.PathLike[str]
 Strings: TypeAlias = "tf.Tensor | Sequence[str] | str"  # texts as the tokenizer takes them
 TokenIds: TypeAlias = "tf.Tensor | tf.RaggedTensor | Sequence[Sequence[int]]"  # ids [batch, length] as it takes them
 ConcreteFunction: TypeAlias = "tf.types.experimental.ConcreteFunction"  # what get_concrete_function returns
+# ids int32 [pieces], row_splits int64 [batch + 1], starts and ends int64 [pieces] in bytes of their texts.
+WordPieces: TypeAlias = "tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]"

@@ -20,9 +20,9 @@ from bert_tf.text.base import Added, rows_of, special_names
 from bert_tf.text.byte_pair_model import BYTES, by_id, byte_pair_model, check_merges, read_byte_pairs
 from bert_tf.text.codepoints import RE2_WHITE_SPACE, quoted
 from bert_tf.text.composition import Composition
+from bert_tf.text.operations import SentencePiece
 from bert_tf.text.segments import split_around, within_texts
 from bert_tf.text.subwords import SubwordTokenizer, begins_of, whole_characters
-from bert_tf.text.tf_text import SentencePiece
 from bert_tf.types import Json, StrPath
 
 # The last of a run of white space belongs to the word after it. (RE2 has no `\s+(?!\S)`.)

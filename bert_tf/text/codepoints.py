@@ -29,6 +29,11 @@ WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200
 RE2_WHITE_SPACE = "".join(rf"\x{{{ord(char):x}}}" for char in WHITE_SPACE)
 
 
+# The insides of character classes.
+ASCII_PUNCTUATION = r"!-/:-@\[-`{-~"
+IDEOGRAPHS = "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in CJK_RANGES)
+
+
 def quoted(text: str) -> str:
     """A regular expression that matches a text."""
     return "".join(rf"\x{{{ord(char):x}}}" for char in text)

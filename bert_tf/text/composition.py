@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.text import tf_text
 from bert_tf.text.base import rows_of
 from bert_tf.text.codepoints import character_class, characters
-from bert_tf.text.normalization_table import op_model
-from bert_tf.text.segments import split_around, within_texts
+from bert_tf.text.normalization_table import Table
+from bert_tf.text.operations import Replacer
+from bert_tf.text.segments import no_offsets, replace_matches
 from bert_tf.types import Array
 
 _CLASSES = 256  # of combining characters, 0 for others
@@ -29,18 +29,16 @@ class _Tables(NamedTuple):
     """Attributes:
     changing: characters that composition replaces.
     classes: the class of each character that may be joined with those before it or sorted among them.
-    decomposed: text by character.
+    decomposed: replaces characters by their decompositions.
     composed: character by the two that it is made of.
     depth: most characters that are joined with one.
-    decomposition: the table `decomposed`, for `tf_text.normalize`.
     """
 
     changing: Sequence[str]
     classes: Mapping[str, int]
-    decomposed: Mapping[str, str]
+    decomposed: Table
     composed: Mapping[str, str]
     depth: int
-    decomposition: Array
 
 
 @functools.cache
@@ -59,8 +57,7 @@ def _tables() -> _Tables:
     first = {char: text[0] for char, text in decomposed.items() if text[0] in known or text[0] in seconds}
     classes = dict.fromkeys(seconds | first.keys(), 0) | known
     depth = max(map(len, made.values())) - 1
-    model = op_model({char.encode(): text for char, text in decomposed.items()}, deletes_nul=False)
-    return _Tables(changing, dict(sorted(classes.items())), decomposed, composed, depth, model)
+    return _Tables(changing, dict(sorted(classes.items())), Table(decomposed), composed, depth)
 
 
 def _sorts(char: str, compose: Callable[[str], str]) -> bool:
@@ -77,13 +74,14 @@ class Composition(tf.Module):
         super().__init__(name="composition")
         tables = _tables()
         joining, changing = map(character_class, (tables.classes, tables.changing))
-        bases = character_class({*tables.decomposed, *(pair[0] for pair in tables.composed)} - tables.classes.keys())
+        replaced = tables.decomposed.replacements
+        bases = character_class({*replaced, *(pair[0] for pair in tables.composed)} - tables.classes.keys())
         self._sequence = f"[{bases}]?[{joining}]+|[{changing}]"
         self._composed = f"[^{character_class({*tables.classes, *tables.changing})}]*"
         self._depth = tables.depth
+        self._decomposition = Replacer(tables.decomposed)
         pairs = sorted(tables.composed)
         with tf.init_scope():  # constants, even if a tokenizer is created inside a graph
-            self._decomposition = tf.constant(tables.decomposition)
             self._marks = tf.constant(_codes([*tables.classes]))  # ascending
             self._classes = tf.constant([*tables.classes.values()], tf.int32)
             self._pairs = tf.constant(_pair(*_codes("".join(pairs)).astype(np.int64).reshape(-1, 2).T))  # ascending
@@ -103,33 +101,16 @@ class Composition(tf.Module):
 
         def unchanged() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             if not with_offsets:
-                return texts, *_no_offsets()
+                return texts, *no_offsets()
             offsets = tf.ragged.range(tf.cast(tf.strings.length(texts), tf.int64) + 1)
             return texts, offsets.values, offsets.row_splits
 
         ordinary = tf.reduce_all(tf.strings.regex_full_match(texts, self._composed))
-        return tf.cond(ordinary, unchanged, lambda: self._normalize(texts, with_offsets))
-
-    def _normalize(self, texts: tf.Tensor, with_offsets: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        parts, found = split_around(texts, self._sequence)
-        sequences, index = tf.unique(tf.boolean_mask(parts.values, found))
-        composed, origins = self._compose(sequences)
-        # Of each part, the number of its sequence, or any if it is none.
-        number = tf.gather(tf.pad(index, [[1, 0]]), tf.cumsum(tf.cast(found, tf.int32)))
-        new = tf.where(found, tf.gather(tf.concat([composed, [""]], 0), number), parts.values)
-        joined = tf.strings.unsorted_segment_join(new, rows_of(parts.row_splits), tf.size(texts))
-        if not with_offsets:
-            return joined, *_no_offsets()
-        inner = tf.ragged.range(tf.cast(tf.strings.length(new), tf.int64))  # [parts, None]
-        part = inner.value_rowids()
-        first = tf.gather(tf.concat([origins.row_splits, [0]], 0), tf.gather(tf.cast(number, tf.int64), part))
-        moved = tf.gather(found, part)
-        of_byte = tf.where(moved, first + inner.values, tf.size(origins.values, tf.int64))
-        offsets = tf.where(moved, tf.gather(tf.concat([origins.values, [0]], 0), of_byte), inner.values)
-        offsets += tf.gather(within_texts(parts, texts), part)
-        of_row = parts.with_values(inner.with_values(offsets)).merge_dims(1, 2)
-        complete = tf.concat([of_row, tf.cast(tf.strings.length(texts), tf.int64)[:, tf.newaxis]], 1)
-        return joined, complete.values, complete.row_splits
+        return tf.cond(
+            ordinary,
+            unchanged,
+            lambda: replace_matches(texts, self._sequence, self._compose, with_offsets=with_offsets),
+        )
 
     def _compose(self, sequences: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor]:
         """Composes string [sequences].
@@ -137,7 +118,7 @@ class Composition(tf.Module):
         Returns:
             string [sequences], and int64 [sequences, None]: for each byte of a result, where its character began.
         """
-        decomposed, offsets, splits = tf_text.normalize(sequences, self._decomposition, with_offsets=True)
+        decomposed, offsets, splits = self._decomposition.replace(sequences, with_offsets=True)
         ragged, starts = tf.strings.unicode_decode_with_offsets(decomposed, "UTF-8")
         codes, rows = ragged.values, rows_of(ragged.row_splits)
         origins = tf.gather(offsets, tf.gather(splits, rows) + starts.values)
@@ -184,10 +165,6 @@ class Composition(tf.Module):
         codes = tf.where(joins, tf.gather(self._results, tf.gather(at, tf.where(joins, first, 0))), codes)
         kept = ~(fits & (tf.gather(first, base) == indices))
         return tuple(tf.boolean_mask(one, kept) for one in (codes, classes, rows, origins))
-
-
-def _no_offsets() -> tuple[tf.Tensor, tf.Tensor]:
-    return tf.zeros([0], tf.int64), tf.zeros([0], tf.int64)
 
 
 def _codes(chars: Sequence[str]) -> Array:

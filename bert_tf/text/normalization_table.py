@@ -3,27 +3,34 @@
 TF Text's own table follows other rules (NFKC case folding, control characters become spaces). But its op accepts any
 table, so this one is computed with the functions that the reference calls: Python's `unicodedata` and `str.lower`.
 
-The table also prepares the text for the WordPiece op that follows, which splits at white space, at punctuation as
+The table also prepares the text for TF Text's WordPiece op, which splits at white space, at punctuation as
 defined by its copy of ICU, and at every CJK ideograph. So punctuation outside ASCII, where the reference splits, gets
 a space on either side here, and ideographs that should not be split are replaced by stand-ins: unassigned code points.
 """
 
+import dataclasses
 import functools
 import unicodedata
 from collections.abc import Mapping
 
-import flatbuffers
 import numpy as np
 
 from bert_tf.text.codepoints import CJK_RANGES, character_class, characters, is_punctuation
-from bert_tf.text.trie import build_trie
 from bert_tf.types import Array
-
-# Two quotation marks (`` or '') enter ALBERT's table as two bytes that no UTF-8 text contains.
-DOUBLED_QUOTE = b"\xf8\xf9"
 
 # Of an ideograph that should not be split: planes 4 and 5 are unassigned.
 _CJK_STAND_IN = 0x40000
+
+
+@dataclasses.dataclass(frozen=True, eq=False)  # equal only to itself, so that it can be the key of a cache
+class Table:
+    """What `operations.Replacer` replaces.
+
+    Attributes:
+        replacements: by character, or by two characters; those of all pairs are the same single character.
+    """
+
+    replacements: Mapping[str, str]
 
 
 @functools.cache
@@ -92,19 +99,15 @@ def character_table(lower_case: bool, strip_accents: bool, split_cjk: bool) -> d
 
 
 @functools.cache
-def normalizer_model(lower_case: bool, strip_accents: bool, split_cjk: bool) -> Array:
-    """The table in the format of TF Text's op `FastBertNormalize`; computed once per process and combination.
+def normalizer_table(lower_case: bool, strip_accents: bool, split_cjk: bool) -> Table:
+    """BERT's normalization; computed once per process and combination.
 
     Args:
         lower_case: apply `str.lower` (final capital sigma is handled by `final_sigma_pattern`).
         strip_accents: decompose canonically (NFD) and drop nonspacing marks.
-        split_cjk: False replaces CJK ideographs by `stand_ins`, so that the WordPiece op does not split them.
-
-    Returns:
-        uint8 [bytes], the flatbuffer of TF Text's fast_bert_normalizer_model.fbs.
+        split_cjk: False replaces CJK ideographs by `stand_ins`, so that they are not split.
     """
-    entries = {char.encode(): text for char, text in character_table(lower_case, strip_accents, split_cjk).items()}
-    return op_model(entries, deletes_nul=True)
+    return Table({"\0": "", **character_table(lower_case, strip_accents, split_cjk)})
 
 
 def _albert_cleaned(char: str, lower_case: bool, strip_accents: bool) -> str:
@@ -115,12 +118,12 @@ def _albert_cleaned(char: str, lower_case: bool, strip_accents: bool) -> str:
 
 
 def albert_cleaned(char: str, lower_case: bool, strip_accents: bool) -> str:
-    """What ALBERT makes of a character, with SentencePiece's normalization (NFKC): see `albert_model`."""
+    """What ALBERT makes of a character, with SentencePiece's normalization (NFKC): see `albert_table`."""
     return unicodedata.normalize("NFKC", _albert_cleaned(char, lower_case, strip_accents))
 
 
 @functools.cache
-def albert_model(lower_case: bool, strip_accents: bool) -> Array:
+def albert_table(lower_case: bool, strip_accents: bool, double_quotes: bool) -> Table:
     """ALBERT's normalization before SentencePiece (preprocess_text of google-research/albert, tokenization.py).
 
     Unlike there, a final capital sigma becomes σ.
@@ -129,38 +132,14 @@ def albert_model(lower_case: bool, strip_accents: bool) -> Array:
         lower_case: apply `str.lower`.
         strip_accents: decompose by compatibility (NFKD), which also makes jamo of Hangul syllables, and drop combining
             characters. SentencePiece's own normalization joins jamo again.
-
-    Returns:
-        As `normalizer_model`. `DOUBLED_QUOTE` becomes a quotation mark.
+        double_quotes: make one double quotation mark of two backticks, and of two apostrophes.
     """
-    entries = {DOUBLED_QUOTE[:1]: '"', DOUBLED_QUOTE[1:]: ""}
+    table = dict.fromkeys(("``", "''"), '"') if double_quotes else {}
     for char in characters():
         text = _albert_cleaned(char, lower_case, strip_accents)
         if text != char:
-            entries[char.encode()] = text
-    return op_model(entries, deletes_nul=False)
-
-
-def op_model(entries: Mapping[bytes, str], *, deletes_nul: bool) -> Array:
-    """The flatbuffer of a table from single characters, or bytes that are not UTF-8, to what replaces them."""
-    pool, offsets = bytearray(), dict[bytes, int]()
-    values = {}
-    for key, text in entries.items():
-        data = text.encode()
-        if data not in offsets:
-            offsets[data] = len(pool)
-            pool += data
-        values[key] = 1 << 30 | offsets[data] << 6 | len(data)  # bit 30: "differs from the character itself"
-
-    builder = flatbuffers.Builder()
-    trie = builder.CreateNumpyVector(build_trie(values))
-    strings = builder.CreateNumpyVector(np.frombuffer(bytes(pool), np.uint8))
-    builder.StartObject(4)  # the op does not read field 0, a bool for the rules that the table follows
-    builder.PrependUOffsetTRelativeSlot(1, trie, 0)
-    builder.PrependInt32Slot(2, deletes_nul << 30, 0)  # U+0000, which the trie cannot hold
-    builder.PrependUOffsetTRelativeSlot(3, strings, 0)
-    builder.Finish(builder.EndObject())
-    return np.frombuffer(bytes(builder.Output()), np.uint8)
+            table[char] = text
+    return Table(table)
 
 
 @functools.cache

@@ -6,23 +6,15 @@ import tensorflow as tf
 
 from bert_tf.config.values import half_pairs, shown
 from bert_tf.errors import DataError
-from bert_tf.text import tf_text
-from bert_tf.text.codepoints import CJK_RANGES, FILLER
-from bert_tf.text.normalization_table import (
-    DOUBLED_QUOTE,
-    albert_model,
-    final_sigma_pattern,
-    normalizer_model,
-    stand_ins,
-)
+from bert_tf.text.codepoints import ASCII_PUNCTUATION, FILLER, IDEOGRAPHS
+from bert_tf.text.normalization_table import albert_table, final_sigma_pattern, normalizer_table, stand_ins
+from bert_tf.text.operations import Replacer
 from bert_tf.types import Strings
 
 # Valid UTF-8. (RE2's "." would also accept encoded surrogates and overlong forms; explicit ranges are exact.)
 _VALID = r"[\x00-\x{D7FF}\x{E000}-\x{10FFFF}]*"
 # The same without capital sigma: text with nothing to repair. At 200 MB/s the check costs almost nothing.
 _ORDINARY = r"[\x00-\x{3A2}\x{3A4}-\x{D7FF}\x{E000}-\x{10FFFF}]*"
-
-_ASCII_PUNCTUATION = r"!-/:-@\[-`{-~"
 
 
 def string_tensor(strings: Strings) -> tf.Tensor:
@@ -68,8 +60,7 @@ class Normalizer(tf.Module):
         self.lower_case = bool(lower_case)
         self.strip_accents = strips_accents(lower_case, strip_accents)
         self.split_cjk = bool(split_cjk)
-        with tf.init_scope():  # the model is a constant, even if a normalizer is created inside a graph
-            self._model = tf.constant(normalizer_model(self.lower_case, self.strip_accents, self.split_cjk))
+        self._table = Replacer(normalizer_table(self.lower_case, self.strip_accents, self.split_cjk))
 
     def normalize(
         self, strings: Strings, with_offsets: bool = False
@@ -91,13 +82,11 @@ class Normalizer(tf.Module):
         """
         text = string_tensor(strings)
         text = self._repair(text)
-        return text, *tf_text.normalize(text, self._model, with_offsets=with_offsets)
+        return text, *self._table.replace(text, with_offsets=with_offsets)
 
     def words(self, strings: "Strings | Sequence[str | bytes]") -> list[list[str]]:
         """The words of each string as the tokenizer splits them, for learning a vocabulary; eager only."""
-        boundaries = _ASCII_PUNCTUATION
-        if self.split_cjk:
-            boundaries += "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in CJK_RANGES)
+        boundaries = ASCII_PUNCTUATION + (IDEOGRAPHS if self.split_cjk else "")
         _, normalized, _, _ = self.normalize(strings)
         spaced = tf.strings.regex_replace(normalized, f"([{boundaries}])", r" \1 ")
         back = {stand_in: code for code, stand_in in stand_ins(self.split_cjk).items()}
@@ -123,12 +112,8 @@ class AlbertNormalizer(tf.Module):
     def __init__(self, lower_case: bool, strip_accents: bool, double_quotes: bool) -> None:
         """See `SentencePieceTokenizer` for the arguments."""
         super().__init__(name="normalizer")
-        self._double_quotes = double_quotes
-        with tf.init_scope():  # the model is a constant, even if a normalizer is created inside a graph
-            self._model = tf.constant(albert_model(lower_case, strip_accents))
+        self._table = Replacer(albert_table(lower_case, strip_accents, double_quotes))
 
     def normalize(self, texts: tf.Tensor, with_offsets: bool = False) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Normalizes string [batch], valid UTF-8; returns what `Normalizer.normalize` does, but for `text`."""
-        if self._double_quotes:
-            texts = tf.strings.regex_replace(texts, "``|''", DOUBLED_QUOTE)
-        return tf_text.normalize(texts, self._model, with_offsets=with_offsets)
+        return self._table.replace(texts, with_offsets=with_offsets)

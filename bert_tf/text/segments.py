@@ -16,6 +16,9 @@ from bert_tf.text.codepoints import RE2_WHITE_SPACE, quoted
 # Tokenizes segments, string [segments], valid UTF-8: ids int32 [segments, None], and the starts and ends of the pieces,
 # int64 [pieces] in bytes of their segments, or empty.
 Tokenize: TypeAlias = Callable[[tf.Tensor], tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]]
+# Replaces matches, string [matches], by strings [matches]; and for each byte of these, int64 [matches, None], where in
+# the match its character began.
+Replaced: TypeAlias = Callable[[tf.Tensor], tuple[tf.Tensor, tf.RaggedTensor]]
 
 # In segmented text: bytes that UTF-8 never contains.
 WALL = b"\xff"  # between two segments
@@ -123,6 +126,46 @@ def within_texts(parts: tf.RaggedTensor, texts: tf.Tensor) -> tf.Tensor:
         tf.cumsum(tf.cast(tf.strings.length(one), tf.int64), exclusive=True) for one in (parts.values, texts)
     )
     return begins - tf.gather(of_text, rows_of(parts.row_splits))
+
+
+def replace_matches(
+    texts: tf.Tensor, pattern: str, replaced: Replaced, *, with_offsets: bool
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Replaces what a regular expression matches.
+
+    Args:
+        texts: string [batch], valid UTF-8.
+        pattern: RE2's.
+        replaced: what replaces each match.
+        with_offsets: also return the origin of each byte.
+
+    Returns:
+        string [batch], offsets int64 [total] and row_splits int64 [batch + 1]: see `Normalizer.normalize`.
+    """
+    parts, found = split_around(texts, pattern)
+    matches, index = tf.unique(tf.boolean_mask(parts.values, found))
+    results, origins = replaced(matches)
+    # Of each part, the number of its match, or any if it is none.
+    number = tf.gather(tf.pad(index, [[1, 0]]), tf.cumsum(tf.cast(found, tf.int32)))
+    new = tf.where(found, tf.gather(tf.concat([results, [""]], 0), number), parts.values)
+    joined = tf.strings.unsorted_segment_join(new, rows_of(parts.row_splits), tf.size(texts))
+    if not with_offsets:
+        return joined, *no_offsets()
+    inner = tf.ragged.range(tf.cast(tf.strings.length(new), tf.int64))  # [parts, None]
+    part = inner.value_rowids()
+    first = tf.gather(tf.concat([origins.row_splits, [0]], 0), tf.gather(tf.cast(number, tf.int64), part))
+    moved = tf.gather(found, part)
+    of_byte = tf.where(moved, first + inner.values, tf.size(origins.values, tf.int64))
+    offsets = tf.where(moved, tf.gather(tf.concat([origins.values, [0]], 0), of_byte), inner.values)
+    offsets += tf.gather(within_texts(parts, texts), part)
+    of_row = parts.with_values(inner.with_values(offsets)).merge_dims(1, 2)
+    complete = tf.concat([of_row, tf.cast(tf.strings.length(texts), tf.int64)[:, tf.newaxis]], 1)
+    return joined, complete.values, complete.row_splits
+
+
+def no_offsets() -> tuple[tf.Tensor, tf.Tensor]:
+    """Offsets and row_splits where none are asked for."""
+    return tf.zeros([0], tf.int64), tf.zeros([0], tf.int64)
 
 
 def _sorted(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

@@ -1,4 +1,4 @@
-"""SentencePiece (XLM-R, ALBERT, KoBERT) in the TensorFlow graph, by the op of TF Text."""
+"""SentencePiece (XLM-R, ALBERT, KoBERT) in the TensorFlow graph."""
 
 import contextlib
 import functools
@@ -16,8 +16,8 @@ from bert_tf.errors import DataError, located
 from bert_tf.files import read_bytes, text_path
 from bert_tf.text.base import ROBERTA, Added, special_names
 from bert_tf.text.normalizer import AlbertNormalizer
+from bert_tf.text.operations import SentencePiece
 from bert_tf.text.subwords import SubwordTokenizer
-from bert_tf.text.tf_text import SentencePiece
 from bert_tf.text.trie import UNUSED, build_trie
 from bert_tf.text.vocabulary import check_length
 from bert_tf.types import Json, StrPath

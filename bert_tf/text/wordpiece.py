@@ -4,7 +4,7 @@ import functools
 import os
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Self
 
 import numpy as np
 import tensorflow as tf
@@ -14,8 +14,8 @@ from bert_tf.text.base import BERT, SPECIAL, Added, BaseTokenizer, rows_of
 from bert_tf.text.codepoints import FILLER, is_punctuation
 from bert_tf.text.normalization_table import stand_ins
 from bert_tf.text.normalizer import Normalizer, replace_invalid, string_tensor
+from bert_tf.text.operations import WordPiece
 from bert_tf.text.segments import Segments
-from bert_tf.text.tf_text import wordpiece, wordpiece_model
 from bert_tf.text.vocabulary import (
     check_vocabulary,
     decided,
@@ -25,9 +25,6 @@ from bert_tf.text.vocabulary import (
     warn_of_unreachable,
 )
 from bert_tf.types import Array, Json, Strings, StrPath
-
-# ids int32 [pieces], row_splits int64 [batch + 1], starts and ends int64 [pieces] in normalized text.
-_Tokens: TypeAlias = "tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]"
 
 MAX_WORD_CHARS = 200  # longer words become [UNK], as in google-research/bert
 LONGEST_WORD = 1_000_000  # of `max_input_chars_per_word`
@@ -76,25 +73,6 @@ def _matches(word: str, numbers: Mapping[str, int]) -> Iterator[int]:
             return
         yield numbers[prefix + word[start:stop]]
         start = stop
-
-
-@functools.lru_cache(maxsize=4)  # it takes 0.4 s, and programs make a tokenizer for each part that needs one
-def _wordpiece_models(
-    pieces: tuple[str, ...], split_cjk: bool, limit: int, apart: frozenset[str]
-) -> tuple[Array, slice, Array]:
-    """A model of the WordPiece op for ordinary words, and the part of it that differs for long words: uint8.
-
-    Both models are as large as the vocabulary and have only the limit not in common, so an export contains one of them.
-    """
-    vocabulary = _op_vocabulary(pieces, split_cjk, apart)
-    # The op limits words by bytes. With a limit of 200 every word that might have more than 200 characters becomes
-    # [UNK], which is how such words are found. Only batches with such a word are tokenized again, by the second model.
-    ordinary, long_words = (
-        np.frombuffer(wordpiece_model(vocabulary, size, BERT.unk), np.uint8) for size in (limit, 4 * limit)
-    )
-    (changed,) = np.nonzero(ordinary != long_words)
-    part = slice(int(changed[0]), int(changed[-1]) + 1)
-    return ordinary, part, long_words[part]
 
 
 @checked_arguments
@@ -163,11 +141,9 @@ class Tokenizer(BaseTokenizer):
         self.lower_case = self._normalizer.lower_case
         self.strip_accents = self._normalizer.strip_accents
         self.split_cjk = self._normalizer.split_cjk
-        model, self._changed, long_words = _wordpiece_models(
-            tuple(pieces), self.split_cjk, self.max_input_chars_per_word, self._apart
-        )
-        with tf.init_scope():  # the buffers are constants, even if a tokenizer is created inside a graph
-            self._ordinary_model, self._for_long_words = tf.constant(model), tf.constant(long_words)
+        vocabulary = _op_vocabulary(pieces, self.split_cjk, self._apart)
+        self._wordpiece = WordPiece(vocabulary, BERT.unk, self.max_input_chars_per_word)
+        with tf.init_scope():  # constants, even if a tokenizer is created inside a graph
             self._stands_alone = tf.constant(
                 [piece == "[UNK]" or (len(piece) == 1 and is_punctuation(piece)) for piece in pieces]
             )
@@ -322,34 +298,6 @@ class Tokenizer(BaseTokenizer):
     def _tokenize(
         self, strings: Strings, with_offsets: bool = False
     ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Text without invalid bytes, the normalizer's offsets into it, and the tokens (see `_Tokens`)."""
+        """Text without invalid bytes, the normalizer's offsets into it, and the tokens (see `WordPieces`)."""
         text, normalized, *offsets = self._normalizer.normalize(strings, with_offsets)
-        tokens = _, _, starts, ends = wordpiece(normalized, self._ordinary_model)
-        any_long = tf.reduce_any(ends - starts > self.max_input_chars_per_word)
-        return text, offsets, *tf.cond(any_long, lambda: self._with_long_words(normalized), lambda: tokens)
-
-    def _with_long_words(self, normalized: tf.Tensor) -> _Tokens:
-        """Tokenizes with each word that is too long as [UNK]; the op itself does so above four bytes a character."""
-        before, after = self._ordinary_model[: self._changed.start], self._ordinary_model[self._changed.stop :]
-        model = tf.concat([before, self._for_long_words, after], 0)
-        ids, row_splits, starts, ends = wordpiece(normalized, model)
-        is_first = tf.logical_not(tf.gather(self.continues, ids))  # [pieces]
-        firsts = tf.where(is_first)[:, 0]  # [words]
-        lasts = tf.concat([firsts, tf.size(ids, tf.int64)[tf.newaxis]], axis=0)[1:] - 1
-        word_starts, word_ends = tf.gather(starts, firsts), tf.gather(ends, lasts)
-        long_words = tf.where(word_ends - word_starts > self.max_input_chars_per_word)[:, 0]
-        begins = tf.gather(word_starts, long_words)
-        rows = tf.searchsorted(row_splits, tf.gather(firsts, long_words), side="right", out_type=tf.int64) - 1
-        words = tf.strings.substr(tf.gather(normalized, rows), begins, tf.gather(word_ends, long_words) - begins)
-        too_long = tf.strings.length(words, "UTF8_CHAR") > self.max_input_chars_per_word
-        capped_word = tf.scatter_nd(long_words[:, tf.newaxis], too_long, tf.shape(firsts, tf.int64))
-        word_of_piece = tf.cumsum(tf.cast(is_first, tf.int64)) - 1
-        capped_piece = tf.gather(capped_word, word_of_piece)
-        kept = tf.logical_or(is_first, tf.logical_not(capped_piece))
-        kept_before = tf.concat([[0], tf.cumsum(tf.cast(kept, tf.int64))], axis=0)
-        return (
-            tf.boolean_mask(tf.where(capped_piece, self.unk_id, ids), kept),
-            tf.gather(kept_before, row_splits),
-            tf.boolean_mask(starts, kept),
-            tf.boolean_mask(tf.where(capped_piece, tf.gather(word_ends, word_of_piece), ends), kept),
-        )
+        return text, offsets, *self._wordpiece.tokenize(normalized)

@@ -4,7 +4,6 @@ has changed it."""
 import tensorflow as tf
 
 from bert_tf.text import tf_text
-from bert_tf.text.normalization_table import normalizer_model
 
 PIECES = ["[UNK]", "un", "##believ", "##able", "good", "."]
 
@@ -24,7 +23,7 @@ def test_words_with_more_bytes_are_unknown():
 
 
 def test_normalization_reports_the_origin_of_each_byte():
-    model = tf.constant(normalizer_model(True, True, True))
+    model = tf.constant(tf_text.normalizer_model({"Ä".encode(): "a", b"B": "b"}, deletes_nul=True))
     normalized, offsets, row_splits = tf_text.normalize(tf.constant(["ÄB", "c"]), model, with_offsets=True)
     assert normalized.numpy().tolist() == [b"ab", b"c"]
     assert offsets.numpy().tolist() == [0, 2, 3, 0, 1] and row_splits.numpy().tolist() == [0, 3, 5]

@@ -1,0 +1,28 @@
+"""The operations of tokenizers: those of TensorFlow Text where it can be imported, otherwise those of TensorFlow alone.
+
+Both modules have the same classes, `Replacer`, `WordPiece` and `SentencePiece`, which return the same.
+"""
+
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+
+def _tf_text_works() -> bool:
+    try:
+        import bert_tf.text.tf_text  # noqa: F401
+    except (ImportError, tf.errors.NotFoundError):  # not installed; or made for another TensorFlow (undefined symbol)
+        return False
+    return True
+
+
+TF_TEXT = _tf_text_works()
+
+if TYPE_CHECKING or TF_TEXT:
+    from bert_tf.text.tf_text import Replacer as Replacer
+    from bert_tf.text.tf_text import SentencePiece as SentencePiece
+    from bert_tf.text.tf_text import WordPiece as WordPiece
+else:
+    from bert_tf.text.without_tf_text import Replacer as Replacer
+    from bert_tf.text.without_tf_text import SentencePiece as SentencePiece
+    from bert_tf.text.without_tf_text import WordPiece as WordPiece
