@@ -21,7 +21,7 @@ _ADDRESS = flags.DEFINE_string(
 
 
 def main(_: list[str]) -> None:
-    import tensorflow_text  # noqa: F401  registers the operations that make the batches
+    import bert_tf.text.operations  # noqa: F401  registers the operations that make the batches
 
     if bool(_WORKERS.value) == bool(_DISPATCHER.value) or bool(_DISPATCHER.value) != bool(_ADDRESS.value):
         raise ConfigError("expected --workers for the dispatcher, or --dispatcher and --address for a worker")

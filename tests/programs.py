@@ -110,7 +110,6 @@ def _serve():
     # Loads everything that takes long, but runs no TensorFlow operation: its threads would not survive the fork.
     # As in a program, bert_tf.app comes first: TensorFlow 2.20 reads its log level while it is loaded.
     import bert_tf.app  # isort: skip
-    import tensorflow_text  # noqa: F401
     from ml_collections import config_flags  # noqa: F401
 
     import bert_tf.training.runs.finetuning  # noqa: F401

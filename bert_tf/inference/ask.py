@@ -7,7 +7,8 @@
     python ask.py EXPORT_DIR/1 < questions.jsonl
 
 The model in a folder is loaded and run as TF Serving does it: by a session on its signatures, without the Python
-objects that `tf.saved_model.load` creates. This needs TensorFlow, 2.12 or newer, with the TF Text of the same version.
+objects that `tf.saved_model.load` creates. This needs TensorFlow, 2.12 or newer, with the TF Text of the same version
+unless the model was exported without it.
 
 Instead of a folder, all forms take the URL of a model in TF Serving or in `python -m bert_tf.serve`, which may end in
 /versions/N or /labels/LABEL. This needs only Python. If the server wants a token, set the environment variable
@@ -34,6 +35,7 @@ the cause.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib.util
@@ -110,6 +112,11 @@ class Model(rest.Answerer):
                 f"{path or repr(path)}: no exported model; name the folder of a version, such as EXPORT_DIR/1, or a URL"
             ) from None
         except tf.errors.OpError as error:
+            if lacking := re.match("Op type not registered '([^']+)'", error.message):
+                raise ValueError(
+                    f"{path}: needs the operation {lacking[1]}; install the tensorflow-text of TensorFlow "
+                    f"{tf.__version__}, or a TensorFlow that has one"
+                ) from None
             raise ValueError(f"{path}: damaged: {rest.reason(error)}") from None
 
     def _run(self, inputs: dict[str, Any], signature_name: str) -> dict[str, Any]:
@@ -168,7 +175,10 @@ def _tensorflow() -> Any:
     os.dup2(devnull, 2)
     try:
         import tensorflow as tf
-        import tensorflow_text  # noqa: F401  registers the ops that turn text into ids
+
+        # Registers the ops that turn text into ids; there are exports without them.
+        with contextlib.suppress(ImportError, tf.errors.NotFoundError):
+            import tensorflow_text  # noqa: F401
     finally:
         if collecting:
             gc.enable()

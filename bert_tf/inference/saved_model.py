@@ -24,6 +24,7 @@ from bert_tf.model.encoder import encoders_of
 from bert_tf.model.precision.optimize import optimized
 from bert_tf.tasks.signatures import ATTENTION, attention_signature
 from bert_tf.tasks.task import Task
+from bert_tf.text.subwords import check_in_graph
 from bert_tf.types import ConcreteFunction, Json
 
 _LARGEST_VERSION = 2**63 - 1
@@ -82,7 +83,8 @@ def export(
     """Writes a model as the next version in `directory`.
 
     The SavedModel contains the vocabulary and all tables; loading it takes nothing but the ops of TF Text, which TF
-    Serving has built in and Python gets from `import tensorflow_text`. A new process runs requests on it the way TF
+    Serving has built in and Python gets from `import tensorflow_text`. Where TF Text cannot be imported, a graph with
+    WordPiece has TensorFlow's own ops instead, and others are refused. A new process runs requests on it the way TF
     Serving does (`check.py`). The folder of the version appears only if its answers are those of the model in memory.
 
     Args:
@@ -95,12 +97,13 @@ def export(
         results: content of the results.json of the training, for the model card.
 
     Raises:
-        ConfigError: TF Serving could not serve a model from `directory`, the model does not compute in float32, or
-            there is no such mode.
+        ConfigError: TF Serving could not serve a model from `directory`, the model does not compute in float32, its
+            tokenizer needs TF Text, or there is no such mode.
         NotServable: the check failed.
     """
     if optimize not in TOLERANCES:
         raise ConfigError(f"optimize is {optimize!r}; expected one of {', '.join(TOLERANCES)}")
+    check_in_graph(task.tokenizer, "an export")
     encoder = next(encoders_of(model), None)
     if not encoder and optimize != "none":
         raise ConfigError(f"optimize is {optimize!r}, and a static model has no encoder to optimize; leave it out")

@@ -40,7 +40,11 @@ Optimization: TypeAlias = Annotated[str, Rule(choices=tuple(TOLERANCES))]
 # Imports what ask.py will need, waits for the arguments and becomes ask.py.
 _WAITING = """
 import runpy, sys
-import tensorflow, tensorflow_text
+import tensorflow
+try:
+    import tensorflow_text
+except Exception:  # ask.py names what it lacks
+    pass
 program, *sys.argv[1:] = sys.stdin.buffer.readline().decode().split("\\0")[:-1]
 sys.argv[0] = program
 runpy.run_path(program, run_name="__main__")

@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  registers the ops of exports
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import input_pb2, prediction_log_pb2
@@ -27,6 +27,10 @@ from bert_tf.server.request_batching import BatchingOptions, Queue
 from bert_tf.server.status import Code, ServingError, invalid, one_line
 from bert_tf.server.tensors import objects
 from bert_tf.types import Array, Json
+
+# Registers the ops of exports; there are exports without them, and Pythons without it.
+with contextlib.suppress(ImportError, tf.errors.NotFoundError):
+    import tensorflow_text  # noqa: F401
 
 _log = logging.getLogger("bert_tf.server")
 
@@ -116,6 +120,9 @@ class Servable:
         try:
             return loading.load(self._session, tags, path)
         except tf.errors.OpError as error:
+            if lacking := re.match("Op type not registered '([^']+)'", error.message):
+                expected = f"install the tensorflow-text of TensorFlow {tf.__version__}, or a TensorFlow that has one"
+                raise invalid(f"needs the operation {lacking[1]}; {expected}") from error
             raise ServingError.of(error) from error
         except (DecodeError, OSError, KeyError, RuntimeError, ValueError) as error:
             raise invalid(f"not a SavedModel, or not copied completely: {one_line(error)}") from error

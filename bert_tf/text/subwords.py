@@ -8,9 +8,11 @@ from typing import Protocol
 import tensorflow as tf
 
 from bert_tf.config.values import checked_arguments
+from bert_tf.errors import ConfigError
 from bert_tf.text.base import SPECIAL, Added, BaseTokenizer, Specials, is_among, rows_of
 from bert_tf.text.codepoints import WHITE_SPACE, is_punctuation, white_space_codes
 from bert_tf.text.normalizer import is_valid, replace_invalid, string_tensor
+from bert_tf.text.operations import SentencePiece
 from bert_tf.text.segments import WALL, Segments
 from bert_tf.types import Strings
 
@@ -140,6 +142,20 @@ class SubwordTokenizer(BaseTokenizer):
             shift = tf.gather(begins_of(text), rows_of(ids.row_splits))
             starts, ends = starts + shift, ends + shift
         return ids, starts, ends
+
+
+def check_in_graph(tokenizer: BaseTokenizer, use: str) -> None:
+    """Raises ConfigError if the graphs of a tokenizer cannot leave this process, as those of its kind without TF Text.
+
+    Args:
+        tokenizer: to check.
+        use: what needs its graphs elsewhere, for the message.
+    """
+    if isinstance(tokenizer, SubwordTokenizer) and not SentencePiece.IN_GRAPH:
+        raise ConfigError(
+            f"{use} with a tokenizer of the kind {tokenizer.KIND} needs TensorFlow Text, which cannot be imported "
+            "here; use Python 3.13 or older with pip install 'bert_tf[text]'"
+        )
 
 
 def begins_of(text: tf.Tensor) -> tf.Tensor:

@@ -26,8 +26,8 @@ _BYTES = 256
 @functools.cache
 def _report() -> None:
     log(
-        "TensorFlow Text cannot be imported: texts have the same tokens, but more slowly, and only WordPiece can be "
-        "exported (pip install 'bert_tf[text]'); everything else works without it"
+        "TensorFlow Text cannot be imported; everything works without it, with the same tokens made more slowly, but "
+        "exports with byte-level BPE and SentencePiece (pip install 'bert_tf[text]' with Python 3.13 or older)"
     )
 
 

@@ -20,6 +20,7 @@ from bert_tf.inputs.corpus.dataset import checked_corpus, pretraining_dataset, r
 from bert_tf.inputs.corpus.languages import Language
 from bert_tf.inputs.corpus.packed_rows import most_pairs
 from bert_tf.inputs.corpus.service import through_service
+from bert_tf.inputs.corpus.shards import are_shards
 from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.inputs.masking import Masker
 from bert_tf.model import flash
@@ -31,6 +32,7 @@ from bert_tf.tasks.replaced_tokens import Electra
 from bert_tf.tasks.span_boundary import SpanBoundary
 from bert_tf.tasks.task import Task
 from bert_tf.text import BaseTokenizer, open_tokenizer
+from bert_tf.text.subwords import check_in_graph
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.phases import Input, split
 from bert_tf.training.runs import dry_run
@@ -71,6 +73,8 @@ class PretrainingRun(Run):
         self.longest = max(data.max_length for data, _ in self._phases)
         self.model_config = _model_config(config, self.tokenizer, self.longest, self.vocabulary)
         self.check_model()
+        if config.data.service and not are_shards([*itertools.chain(*self._files.values())]):
+            check_in_graph(self.tokenizer, "data.service, on other machines and without prepared shards,")
         self._corpus, warnings = checked_corpus(self._files, self.tokenizer, self._phases[0][0])
         self._validation = (
             checked_corpus(validation_files, self.tokenizer, config.data)[0] if validation_files else None
