@@ -5,8 +5,9 @@ byte-level BPE uses, too, is the library of this name, called by the graph.
 """
 
 import functools
-from collections.abc import Sequence
-from typing import ClassVar
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -225,24 +226,26 @@ class SentencePiece:
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Converts string [batch], valid UTF-8, to ids int32 [batch, None]."""
-        return self.tokenize_with_offsets(texts)[0]
+        return self._called(self._ids, texts, [])[0]
 
     def tokenize_with_offsets(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         """As `tokenize`, and starts and ends int64 [pieces] in bytes of the text."""
-        types = [tf.int32, tf.int64, tf.int64, tf.int64]
-        ids, lengths, starts, ends = tf.numpy_function(self._encoded, [texts], types, stateful=False)
-        for values in (ids, starts, ends):
-            values.set_shape([None])
-        lengths = tf.ensure_shape(lengths, texts.shape)
-        return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False), starts, ends
+        ids, starts, ends = self._called(self._ids_and_offsets, texts, [tf.int64, tf.int64])
+        return ids, starts, ends
 
-    def _encoded(self, texts: Array) -> tuple[Array, Array, Array, Array]:
+    def _called(self, function: Callable[[Array], Any], texts: tf.Tensor, types: Sequence[tf.DType]) -> list[Any]:
+        """Ids int32 [batch, None], and what else the function returns for each piece."""
+        lengths, *values = tf.numpy_function(function, [texts], [tf.int64, tf.int32, *types], stateful=False)
+        ids, *others = (tf.ensure_shape(value, [None]) for value in values)
+        return [tf.RaggedTensor.from_row_lengths(ids, tf.ensure_shape(lengths, texts.shape), validate=False), *others]
+
+    def _ids(self, texts: Array) -> tuple[Array, Array]:
+        ids = self._processor.encode(texts.tolist())
+        flat = itertools.chain.from_iterable(ids)
+        return np.array([len(row) for row in ids], np.int64), np.fromiter(flat, np.int32)
+
+    def _ids_and_offsets(self, texts: Array) -> tuple[Array, ...]:
         protos = [self._processor.encode(text, return_type="proto") for text in texts.tolist()]
-        pieces = [piece for proto in protos for piece in proto.pieces]
-        lengths = np.array([len(proto.pieces) for proto in protos], np.int64)
-        return (
-            np.array([piece.id for piece in pieces], np.int32),
-            lengths,
-            np.array([piece.begin for piece in pieces], np.int64),
-            np.array([piece.end for piece in pieces], np.int64),
-        )
+        pieces = [(piece.id, piece.begin, piece.end) for proto in protos for piece in proto.pieces]
+        ids, starts, ends = np.array(pieces, np.int64).reshape(-1, 3).T
+        return np.array([len(proto.pieces) for proto in protos], np.int64), ids.astype(np.int32), starts, ends

@@ -12,8 +12,13 @@ import sys
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.inference import ask, rest
+from bert_tf.server.monitoring import Metrics
+from bert_tf.server.servable import RunOptions, Runtime, Servable
+from bert_tf.server.status import ServingError
+from tests.errors import raises
 from tests.inference.servers import sending, serving
 
 INPUTS = {
@@ -75,6 +80,21 @@ def run_ask(monkeypatch, capsys):
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     return run
+
+
+def test_an_operation_that_is_missing_is_named_by_the_program_and_the_server(models, tmp_path):
+    shutil.copytree(models["one"], tmp_path / "1")
+    graph = tmp_path / "1/saved_model.pb"
+    saved = saved_model_pb2.SavedModel.FromString(graph.read_bytes())
+    for function in saved.meta_graphs[0].graph_def.library.function:
+        for node in function.node_def:
+            node.op = "OfAnotherTfText" if node.op == "StringJoin" else node.op
+    graph.write_bytes(saved.SerializeToString())
+    expected = "needs the operation OfAnotherTfText; install the tensorflow-text of TensorFlow"
+    with raises(ValueError, tmp_path / "1", expected):
+        ask.Model(str(tmp_path / "1"))
+    with raises(ServingError, expected):
+        Servable("m", 1, str(tmp_path / "1"), Runtime(RunOptions(), Metrics()))
 
 
 def test_texts_are_passed_to_a_model_of_one_text(run_ask, models):
