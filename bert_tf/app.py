@@ -192,7 +192,7 @@ class _ConfigFile(flags.ArgumentParser[Any]):
 
     def parse(self, path: str) -> Any:
         path, *argument = path.split(":", 1)
-        path = here_or_bundled(path)
+        path = here_or_bundled(path, "configs")
         loader = importlib.machinery.SourceFileLoader("config_file", path)
         module = sys.modules[loader.name] = types.ModuleType(loader.name)
         module.__file__ = path

@@ -563,21 +563,25 @@ def bundled(name: str) -> str:
     raise DataError(f"{name}: not found next to the package {package}; install the project from its checkout")
 
 
-def here_or_bundled(path: str) -> str:
+def here_or_bundled(path: str, folder: str = "") -> str:
     """A path or pattern to read; where nothing is there, what ships under its name, so that commands work anywhere.
 
     Args:
         path: such as "configs/finetune/reviews.py" or "data/korean/*_train.txt.gz".
+        folder: bundled one, in which names are looked for, too: "configs" finds "finetune/reviews.py".
 
     Returns:
         The path, or that of the bundled file, which is then reported.
     """
-    parts = Path(path).parts
-    if parts[:1] in (("configs",), ("data",)) and ".." not in parts and not _leads_to_files(path):
-        found = os.path.join(bundled(parts[0]), *parts[1:])
-        if _leads_to_files(found):
-            _report_bundled(path, found)
-            return found
+    if _leads_to_files(path):
+        return path
+    is_there = os.path.isfile if folder else _leads_to_files
+    for parts in (Path(path).parts, (folder, *Path(path).parts)):
+        if parts[:1] in (("configs",), ("data",)) and not {"..", "/"}.intersection(parts):
+            found = os.path.join(bundled(parts[0]), *parts[1:])
+            if is_there(found):
+                _report_bundled(path, found)
+                return found
     return path
 
 

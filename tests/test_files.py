@@ -526,9 +526,10 @@ def test_what_is_here_comes_before_what_is_bundled(tmp_path, monkeypatch, capsys
     pattern = "data/korean/*_train.txt.gz"
     assert here_or_bundled("configs/pretrain/tiny.py") == bundled("configs/pretrain/tiny.py")
     assert len(glob.glob(here_or_bundled(pattern))) == 2
+    assert here_or_bundled("pretrain/tiny.py", "configs") == bundled("configs/pretrain/tiny.py")
     errors = capsys.readouterr().err
     assert (
-        errors.count("reading the one that ships with bert_tf") == 2 and bundled("configs/pretrain/tiny.py") in errors
+        errors.count("reading the one that ships with bert_tf") == 3 and bundled("configs/pretrain/tiny.py") in errors
     )
 
     for path in ("configs/pretrain/tiny.py", "data/korean/my_train.txt.gz"):
@@ -546,4 +547,6 @@ def test_what_is_here_comes_before_what_is_bundled(tmp_path, monkeypatch, capsys
     ]
     for path in ["configs/pretrain/tiny.py", pattern, *others]:
         assert here_or_bundled(path) == path
+    for path in ["", "finetune", "finetune/mine.py", "/pretrain/tiny.py", "../configs/pretrain/tiny.py", "README.md"]:
+        assert here_or_bundled(path, "configs") == path
     assert capsys.readouterr().err == ""

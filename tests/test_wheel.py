@@ -31,7 +31,7 @@ print(pages.__name__, bert_tf.TextClassifier.__name__)
 print(len(bert_tf.read("table", "data/reviews", "heldout.tsv")), len(find_files("data/korean/*_train.txt.gz")))
 print(os.environ["TF_CPP_MIN_LOG_LEVEL"])
 """
-FINETUNE = ["--config=configs/finetune/reviews.py", "--data_dir=data/reviews", "--init=nowhere", "--model_dir=model"]
+FINETUNE = ["--config=finetune/reviews.py", "--data_dir=data/reviews", "--init=nowhere", "--model_dir=model"]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_an_installed_wheel_finds_its_files(wheel, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["1", "train.tsv", "True", "bert_tf.report.pages", "TextClassifier", "1500", "2", "3"]
-    for path in ("configs/finetune/reviews.py", "data/reviews"):  # as commands of the README name them
+    for path in ("finetune/reviews.py", "data/reviews"):
         assert (
             f"bert_tf: {path}: not in this directory; reading the one that ships with bert_tf, {folder}" in done.stderr
         )
