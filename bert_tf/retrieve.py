@@ -44,6 +44,9 @@ _RERANKED = flags.DEFINE_integer(
     "reranked", 20, "With --reranker: texts of each query.", lower_bound=1, upper_bound=DEPTH
 )
 _OUTPUT = flags.DEFINE_string("output", None, "Directory for results.json, report.html and run.trec.", required=True)
+_SIZE = flags.DEFINE_integer(
+    "size", None, "Number of values of a vector that are kept, the first ones, as of Matryoshka vectors.", lower_bound=1
+)
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Texts per batch.", lower_bound=1, upper_bound=10_000_000)
 _DTYPE = dtype_flag()
 _DATA = data_flags()
@@ -52,7 +55,7 @@ _MONITOR = "ndcg@10"
 
 def main(_: list[str]) -> None:
     check_output(_OUTPUT.value, directory=True, inputs=files_of(_INIT.value))
-    embedder = open_embedder(_INIT.value)
+    embedder = open_embedder(_INIT.value, **({"size": _SIZE.value} if _SIZE.value else {}))
     dtype = infer_in(_DTYPE.value, embedder.model)
     report = ReadReport()
     collection = open_collection(_DATA_DIR.value, _DATA(ExampleData(format="groups")), _SPLIT.value, report)
@@ -69,6 +72,7 @@ def main(_: list[str]) -> None:
         "reranker": _RERANKER.value,
         "data": collection.where,
         "dtype": dtype,
+        "size": embedder.size,
         "queries": len(collection.queries),
         "skipped": report.counts,
         "final": metrics,

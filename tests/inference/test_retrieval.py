@@ -240,3 +240,28 @@ def test_pairs_with_numbers_are_no_judgements(tmp_path):
     path.write_text(json.dumps({"sentence1": "a", "sentence2": "b", "score": 0.0}) + "\n")
     with raises(DataError, "scored.jsonl:1", "number"):
         opened(path)
+
+
+def test_the_programs_find_and_mine_with_vectors_of_a_size(programs, embedder, tmp_path):
+    collection, out = tmp_path / "beir", tmp_path / "out"
+    collection.mkdir()
+    given = f"--data_dir={write_beir(collection)}", f"--init={pretrained()}"
+    done = programs.succeed("retrieve", *given, "--size=8", f"--output={out}")
+    results = json.loads((out / "results.json").read_text())
+    short = embedder.replaced(size=8)
+    expected = search(short, opened(collection)[0], 4)
+    assert (results["size"], results["queries"]) == (8, 2)
+    assert results["final"] == pytest.approx(means(expected.metrics(opened(collection)[0].judgements)), abs=1e-6)
+    rows = [line.split() for line in (out / "run.trec").read_text().splitlines()]
+    assert [row[2] for row in rows if row[0] == "q2"] == list(expected.found[1])
+    assert "recall@1" in done.output and "left out" in (out / "report.html").read_text()
+    done = programs("retrieve", *given, "--size=800", f"--output={out}")
+    assert (done.status, done.error_line[:37]) == (2, "bert_tf: error: size is 800; expected")
+    mined, pairs = tmp_path / "mined.jsonl", tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(json.dumps({"query": a, "positive": a + " a"}) + "\n" for a in "abcd"))
+    mining = f"--data_dir={pairs}", f"--init={pretrained()}", "--ranks=1,4", f"--output={mined}"
+    programs.succeed("mine", *mining, "--negatives=2")
+    lines = [json.loads(line) for line in mined.read_text().splitlines()]
+    assert all(len(line["negatives"]) == 2 and line["positive"] not in line["negatives"] for line in lines)
+    done = programs("mine", *mining, f"--output={pairs}")
+    assert done.status == 2 and "pairs.jsonl" in done.error_line
