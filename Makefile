@@ -63,7 +63,7 @@ $(GARDEN)/.ready:
 # PyTorch contains CUDA; PIP_EXTRA_INDEX_URL can name an index with CPU wheels.
 $(TORCH)/.ready:
 	$(PYTHON) -m venv $(TORCH)
-	$(TORCH)/bin/python -m pip install --quiet torch 'transformers>=5' accelerate onnx onnxscript onnxruntime tokenizers
+	$(TORCH)/bin/python -m pip install --quiet torch 'transformers>=5' accelerate onnx onnxscript onnxruntime tokenizers sentence-transformers datasets
 	touch $@
 
 $(KERASHUB)/.ready:
