@@ -55,7 +55,9 @@ _MONITOR = "ndcg@10"
 
 def main(_: list[str]) -> None:
     check_output(_OUTPUT.value, directory=True, inputs=files_of(_INIT.value))
-    embedder = open_embedder(_INIT.value, **({"size": _SIZE.value} if _SIZE.value else {}))
+    embedder = open_embedder(_INIT.value)
+    if _SIZE.value:
+        embedder = embedder.replaced(size=_SIZE.value)
     dtype = infer_in(_DTYPE.value, embedder.model)
     report = ReadReport()
     collection = open_collection(_DATA_DIR.value, _DATA(ExampleData(format="groups")), _SPLIT.value, report)
