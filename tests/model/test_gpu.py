@@ -1,11 +1,15 @@
 """What layers compute on a GPU, by the programs that XLA gets for one; numbers by the same operations on the CPU."""
 
+import re
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_tf.model import fused
-from bert_tf.model.mode import Mode, computing
+from bert_tf.model.dropout import Dropout
+from bert_tf.model.mode import Mode, Seeds, computing
 from bert_tf.model.normalization import LayerNorm
 from tests.model.gpu import as_on_a_gpu, operations, program
 
@@ -58,3 +62,20 @@ def test_layer_norm_of_a_gpu_computes_what_the_formula_does(mode):
         found = compute(X, GAMMA, BETA, UPSTREAM)
     for one, of in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, of, rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_counts_its_elements_in_the_program_on_a_gpu():
+    dropout = Dropout(0.25)
+    x = tf.ones([2, 3, 32])
+
+    def dropped(x):
+        with computing(Mode(seeds=Seeds(tf.zeros([2], tf.int64)), fusion="static", gpu_program=True)):
+            return dropout(x, training=True)
+
+    hlo = program(dropped, x)
+    # Not by TensorFlow, which would write all indices into the program.
+    assert "iota" in operations(hlo) and not re.search(r"\[192\]\S* constant", hlo)
+    with mock.patch.object(fused, "module", lambda text, arguments, results: [tf.cast(tf.range(192), tf.uint32)]):
+        found = dropped(x)
+    with computing(Mode(seeds=Seeds(tf.zeros([2], tf.int64)), fusion="static")):
+        np.testing.assert_array_equal(found, dropout(x, training=True))
