@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from bert_tf import config, quiet
+from bert_tf import config, quiet, xla_settings
 from bert_tf.config import ExampleData, FinetuneConfig, PretrainConfig
 from bert_tf.config.paths import check_path, first_field, paths_to, unknown_field
 from bert_tf.config.train import INFERENCE_DTYPES
@@ -42,6 +42,7 @@ _ELSEWHERE = dict.fromkeys(("gpu", "gpus", "num_gpus", "n_gpu", "device", "devic
 
 flags.disclaim_key_flags()  # flags defined here are listed by the --help of the program that asks for them
 sys.excepthook = _report_interrupt
+_NOTHING_KEPT = xla_settings.keep_programs(sys.argv)
 quiet.import_tensorflow()
 # Python would look for garbage among what TensorFlow imports, which stays, while graphs are traced; and among the
 # objects of graphs when a program ends, which took over a second after training.
@@ -50,9 +51,9 @@ atexit.register(gc.freeze)
 
 from bert_tf.files import cause, here_or_bundled, is_system_error, system_error  # noqa: E402
 from bert_tf.memory import lacking_memory  # noqa: E402
-from bert_tf.xla_settings import keep_roundings  # noqa: E402
+from bert_tf.progress import log  # noqa: E402
 
-keep_roundings()
+xla_settings.keep_roundings()
 
 
 def run(main: Callable[[list[str]], None], *, arguments: bool = False, flags_at: str = _FLAGS_AT) -> None:
@@ -256,6 +257,22 @@ def strategy_flags() -> Callable[[], tuple[str, str]]:
     )
     tpu = flags.DEFINE_string("tpu", "", "Name or address of the TPU for --strategy=tpu; empty for the local one.")
     return lambda: (strategy.value, tpu.value)
+
+
+def xla_cache_flag() -> Callable[[], None]:
+    """Defines --xla_cache, whose value is used before; returns a function that reports if nothing is kept."""
+    cache = flags.DEFINE_string(
+        xla_settings.FLAG,
+        "",
+        "Folder where XLA keeps what it compiles for a GPU, so that the next start takes seconds instead of minutes.",
+    )
+
+    def report() -> None:
+        read = xla_settings.given(sys.argv) == xla_settings.given([f"--{xla_settings.FLAG}={cache.value}"])
+        if reason := _NOTHING_KEPT if read else "it must be on the command line, not in a file of flags":
+            log(f"--{xla_settings.FLAG}: nothing is kept: {reason}")
+
+    return report
 
 
 def dtype_flag() -> flags.FlagHolder[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_tf.app import accept_config_change_flag, config_flag, run, strategy_flags
+from bert_tf.app import accept_config_change_flag, config_flag, run, strategy_flags, xla_cache_flag
 from bert_tf.config import FinetuneConfig, PretrainConfig, TaskDistillation
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output
@@ -51,6 +51,7 @@ _DRY_RUN = flags.DEFINE_bool(
 )
 _ACCEPT = accept_config_change_flag()
 _STRATEGY = strategy_flags()
+_XLA_CACHE = xla_cache_flag()
 
 
 def main(_: list[str]) -> None:
@@ -61,6 +62,7 @@ def main(_: list[str]) -> None:
         return
     if _DRY_RUN.value:
         raise ConfigError("--dry_run is for encoders, but --config holds a FinetuneConfig; leave it out")
+    _XLA_CACHE()
     devices = strategy.create(*_STRATEGY(), config.train)
     files = _DATA_DIR.value, _INIT.value, _MODEL_DIR.value
     with terminable(_MODEL_DIR.value):
@@ -85,6 +87,7 @@ def _distil_encoder(config: PretrainConfig) -> None:
                 f"--{flag.name} is for tasks, but --config holds a PretrainConfig: its input names the text, its model "
                 "the student; leave it out"
             )
+    _XLA_CACHE()
     devices = strategy.create(*_STRATEGY(), config.train)
     if _DRY_RUN.value:
         print(plan_text(distill_encoder(config, _MODEL_DIR.value, devices, teacher=_TEACHER.value, dry_run=True)))

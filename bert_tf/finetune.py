@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from bert_tf.app import accept_config_change_flag, config_flag, run, strategy_flags
+from bert_tf.app import accept_config_change_flag, config_flag, run, strategy_flags, xla_cache_flag
 from bert_tf.files import check_output
 from bert_tf.metrics.units import metrics_line
 from bert_tf.report.file_reporter import FileReporter
@@ -20,11 +20,13 @@ _MODEL_DIR = flags.DEFINE_string(
 )
 _ACCEPT = accept_config_change_flag()
 _STRATEGY = strategy_flags()
+_XLA_CACHE = xla_cache_flag()
 
 
 def main(_: list[str]) -> None:
     check_output(_MODEL_DIR.value, directory=True)
     config = _CONFIG()
+    _XLA_CACHE()
     devices = strategy.create(*_STRATEGY(), config.train)
     files = _DATA_DIR.value, _INIT.value, _MODEL_DIR.value
     with terminable(_MODEL_DIR.value):

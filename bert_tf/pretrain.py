@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from bert_tf.app import accept_config_change_flag, config_flag, run, strategy_flags
+from bert_tf.app import accept_config_change_flag, config_flag, run, strategy_flags, xla_cache_flag
 from bert_tf.files import check_output
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.report.terminal import plan_text, print_pretrained
@@ -17,11 +17,13 @@ _MODEL_DIR = flags.DEFINE_string(
 _ACCEPT = accept_config_change_flag()
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the plan of the run, its cost and some examples; write nothing.")
 _STRATEGY = strategy_flags()
+_XLA_CACHE = xla_cache_flag()
 
 
 def main(_: list[str]) -> None:
     check_output(_MODEL_DIR.value, directory=True)
     config = _CONFIG()
+    _XLA_CACHE()
     devices = strategy.create(*_STRATEGY(), config.train)
     if _DRY_RUN.value:
         print(plan_text(pretrain(config, _MODEL_DIR.value, devices, dry_run=True)))
