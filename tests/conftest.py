@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.programs import ROUGH, running
+from tests.programs import ROUGH, report_missing_tf_text, running
 from tests.sessions import ForkedSession
 
 # PyTorch's compiler for GPUs and TensorFlow each contain LLVM, and loading the second one ends the process. PyTorch
@@ -46,6 +46,7 @@ def _sessions():
     """Checks of exports run in processes of `programs`, which have loaded TensorFlow; some numbers are rough."""
     from bert_tf.inference import saved_model
 
+    report_missing_tf_text()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(saved_model, "Session", ForkedSession)
         for module, values in ROUGH.items():

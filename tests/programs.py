@@ -85,6 +85,16 @@ def running() -> Programs:
     return programs
 
 
+def report_missing_tf_text():
+    """Prints the line on a missing TF Text here, once, and not where other lines are expected."""
+    from bert_tf.text import operations
+
+    if not operations.TF_TEXT:
+        from bert_tf.text import without_tf_text
+
+        without_tf_text._report()
+
+
 def peak_memory(*command):
     """Runs a command that succeeds; returns the peak resident memory of its process, in bytes.
 
@@ -114,6 +124,7 @@ def _serve():
 
     import bert_tf.training.runs.finetuning  # noqa: F401
 
+    report_missing_tf_text()
     for name, values in ROUGH.items():
         vars(importlib.import_module(name)).update(values)
     for line in sys.stdin:
