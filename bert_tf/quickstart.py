@@ -1,7 +1,6 @@
 """From raw text to a served model, on the bundled data: python -m bert_tf.quickstart --output_dir=runs/quickstart."""
 
 import collections
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -22,6 +21,7 @@ from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.locks import locked
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.report.pages import quickstart_page
+from bert_tf.text.operations import versions
 from bert_tf.training import strategy
 from bert_tf.training.runs.finetuning import finetune
 from bert_tf.training.runs.pretraining import pretrain
@@ -94,7 +94,7 @@ def _quickstart(output: str) -> None:
 
     results: Json = {
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "versions": {name: importlib.metadata.version(name) for name in ("tensorflow", "tensorflow-text", "keras")},
+        "versions": versions(),
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version()},
         "smoke": _SMOKE.value,
         "seconds": seconds | {"total": round(time.time() - started, 1)},

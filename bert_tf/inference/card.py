@@ -6,7 +6,6 @@ README.md, model_card.json                description of the model, its metrics,
 vocab.txt                                 with model_card.json, the source of `task_of_export`
 """
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -29,6 +28,7 @@ from bert_tf.tasks import TASKS
 from bert_tf.tasks.signatures import ATTENTION, CLASSIFY, DEFAULT, REGRESS
 from bert_tf.tasks.task import Task, TaskDescription
 from bert_tf.text import saved_tokenizer
+from bert_tf.text.operations import versions
 from bert_tf.types import ConcreteFunction, Json
 from bert_tf.version import __version__
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 EXTRA = "assets.extra"
 CARD = "model_card.json"
-_PACKAGES = ("tensorflow", "tensorflow-text", "keras")
 # Longest answer on the page, in characters: nobody reads the attention of a long text, or a hundred vectors.
 _LONGEST_ANSWER = 2000
 
@@ -122,8 +121,7 @@ def write_card(
         "crc32": {GRAPH: checksum(read_bytes(os.path.join(path, GRAPH), most=MOST_GRAPH))} | task.tokenizer.checksums,
         "mask_id": task.tokenizer.mask_id,  # for clients of the signature `tokens` that hide a token
         "special_tokens": task.tokenizer.special_names._asdict(),
-        "versions": {package: importlib.metadata.version(package) for package in _PACKAGES}
-        | {"python": platform.python_version(), "unicode": unicodedata.unidata_version},
+        "versions": versions() | {"python": platform.python_version(), "unicode": unicodedata.unidata_version},
         "training": _training(results),
         "signatures": {
             # How wide attention is depends on the other rows, and no count says it for several sequences per example.

@@ -3,6 +3,7 @@
 Both modules have the same classes, `Replacer`, `WordPiece` and `SentencePiece`, which return the same.
 """
 
+import importlib.metadata
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
@@ -26,3 +27,9 @@ else:
     from bert_tf.text.without_tf_text import Replacer as Replacer
     from bert_tf.text.without_tf_text import SentencePiece as SentencePiece
     from bert_tf.text.without_tf_text import WordPiece as WordPiece
+
+
+def versions() -> dict[str, str]:
+    """The versions of TensorFlow and Keras, and of TensorFlow Text where it is used, by the names of their packages."""
+    packages = ("tensorflow", *(["tensorflow-text"] if TF_TEXT else []), "keras")
+    return {package: importlib.metadata.version(package) for package in packages}
