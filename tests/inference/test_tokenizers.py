@@ -11,6 +11,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.inference.check import check_ops
 from bert_tf.inference.samples import Request
+from bert_tf.text import operations
 from tests.inference import runtimes
 from tests.learned import ALL_TOKENIZERS
 from tests.pages import ROOT
@@ -73,6 +74,8 @@ each_kind = pytest.mark.parametrize(
 
 @each_kind
 def test_graphs_have_only_ops_of_tf_serving(exported, kind):
+    if kind != "wordpiece" and not operations.TF_TEXT:
+        pytest.skip("needs TensorFlow Text")
     assert check_ops(exported(kind)[0])
 
 
@@ -117,6 +120,7 @@ ROWS = {
 }
 
 
+@pytest.mark.skipif(not operations.TF_TEXT, reason="needs TensorFlow Text")
 @each_kind
 def test_the_documented_ops_of_tf_text_are_those_in_the_graphs(exported, kind, tmp_path):
     expected, more = documented()[ROWS.get(kind, "SentencePiece")]
