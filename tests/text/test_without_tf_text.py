@@ -133,6 +133,17 @@ def test_a_graph_of_wordpiece_has_only_operations_of_tensorflow(alone):
     assert ops <= SERVED_OPS and all(hasattr(tf.raw_ops, op) for op in ops)
 
 
+def test_a_data_pipeline_that_calls_the_library_resumes_where_it_was(alone, tmp_path):
+    tokenizer = ALL_TOKENIZERS["byte_bpe"]()
+    texts = tf.data.Dataset.from_tensor_slices([f"the film {number}" for number in range(20)])
+    dataset = texts.shuffle(10, seed=1).batch(2).map(tokenizer.tokenize, num_parallel_calls=2).prefetch(2)
+    first, second = iter(dataset), iter(dataset)
+    next(first)
+    path = tf.train.Checkpoint(batches=first).save(str(tmp_path / "state"))
+    tf.train.Checkpoint(batches=second).restore(path)
+    assert [batch.to_list() for batch in first] == [batch.to_list() for batch in second]
+
+
 def test_graphs_that_need_this_process_are_refused_elsewhere(alone):
     subwords.check_in_graph(ALL_TOKENIZERS["wordpiece"](), "an export")
     with raises(ConfigError, "an export with a tokenizer of the kind byte_bpe", "bert_tf[text]"):
