@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 DOCS := .venv-docs
 GARDEN := .venv-model-garden
 TORCH := .venv-torch
+XLA := .venv-xla
 KERASHUB := .venv-kerashub
 OPTIMUM := .venv-optimum
 # Releases of Transformers whose tokenizers are opened: two with environments of their own, Optimum's and the peers'.
@@ -30,7 +31,7 @@ PARALLEL := --numprocesses=$(shell nproc || echo 2) --maxprocesses=2 --dist=load
 NUMERICS := tests/model tests/tasks/test_heads.py tests/tasks/test_mlm_and_nsp.py tests/tasks/test_multiple_choice.py \
   $(patsubst %,tests/training/test_%.py,evaluation loss_scale normalization optimizers step_against_torch)
 
-.PHONY: quickstart test test-changed test-2.20 test-next test-servers test-all benchmarks-peers lint docs clean
+.PHONY: quickstart test test-changed test-2.20 test-next test-servers test-all benchmarks-peers benchmarks-xla lint docs clean
 
 $(BIN)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("bert_tf needs Python 3.11 to 3.14; PYTHON=... names one") if not (3, 11) <= sys.version_info < (3, 15) else 0'
@@ -64,6 +65,12 @@ $(GARDEN)/.ready:
 $(TORCH)/.ready:
 	$(PYTHON) -m venv $(TORCH)
 	$(TORCH)/bin/python -m pip install --quiet torch 'transformers>=5' accelerate onnx onnxscript onnxruntime tokenizers sentence-transformers datasets
+	touch $@
+
+# XLA's compiler for NVIDIA's GPUs, which needs none: benchmarks/gpu_program.py uses parts of JAX that change.
+$(XLA)/.ready:
+	$(PYTHON) -m venv $(XLA)
+	$(XLA)/bin/python -m pip install --quiet jax==0.10.2 jax-cuda12-pjrt==0.10.2 jax-cuda12-plugin==0.10.2 nvidia-cuda-nvcc-cu12
 	touch $@
 
 $(KERASHUB)/.ready:
@@ -149,6 +156,8 @@ test-all: $(BIN)/.peers $(GARDEN)/.ready $(TF220)/.ready $(TF217)/.ready $(TF212
 	TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(NUMERICS)
 
 # The environments that the programs in benchmarks/ take by default.
+benchmarks-xla: $(BIN)/.ready $(XLA)/.ready
+
 benchmarks-peers: $(BIN)/.ready $(TORCH)/.ready $(KERASHUB)/.ready $(GARDEN)/.ready
 
 lint: $(BIN)/.ready
@@ -164,4 +173,4 @@ docs: $(DOCS)/.ready
 	! grep --recursive --include='*.html' --extended-regexp '<(script|link)[^>]*(src|href)="https?:[^"]*[.](js|css)|unpkg[.]com' site
 
 clean:
-	rm -rf $(VENV) $(DOCS) $(GARDEN) $(TORCH) $(KERASHUB) $(OPTIMUM) $(TRANSFORMERS) $(TF220) $(NEXT) $(TF217) $(TF212) build site *.egg-info runs
+	rm -rf $(VENV) $(DOCS) $(GARDEN) $(XLA) $(TORCH) $(KERASHUB) $(OPTIMUM) $(TRANSFORMERS) $(TF220) $(NEXT) $(TF217) $(TF212) build site *.egg-info runs

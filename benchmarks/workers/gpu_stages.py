@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -27,8 +28,9 @@ from gpu_training import Training, forward, pieces, rows_for, synthetic
 
 from bert_tf.config import BertConfig, ClassificationConfig
 from bert_tf.inputs.datasets.examples import TextExample
+from bert_tf.model import flash, fused
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.mode import infer
+from bert_tf.model.mode import Mode, computing, infer
 from bert_tf.tasks.classification import Classification
 from bert_tf.text.wordpiece import Tokenizer
 from bert_tf.training.speed import row_flops
@@ -43,7 +45,7 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     name = settings.pop("stage")
     stage = Stage(**settings)
-    getattr(stage, name)()
+    getattr(stage, re.sub("^change_.*", "changes", name))()
     if stage.failed:
         sys.exit("\n".join(stage.failed))
 
@@ -61,13 +63,24 @@ class Stage:
         small: whether to use tiny sizes.
         peak: FLOP/s of products in bfloat16, 0 if not measured.
         goals: sequences per second of another machine, by model and length.
+        change: an entry of `gpu.CHANGES`.
+        kept: whether compiled programs are kept, as text.
 
     Attributes:
         failed: messages of parts that failed.
     """
 
-    def __init__(self, began: float, seconds: float, small: bool, peak: float, goals: dict[str, float]) -> None:
-        self.began, self.seconds = began, seconds
+    def __init__(
+        self,
+        began: float,
+        seconds: float,
+        small: bool,
+        peak: float,
+        goals: dict[str, float],
+        change: dict[str, bool],
+        kept: str,
+    ) -> None:
+        self.began, self.seconds, self.change, self.kept = began, seconds, change, kept
         self.small, self.peak, self.goals = small, peak, goals
         self.failed: list[str] = []
         gpus = tf.config.list_logical_devices("GPU")
@@ -118,6 +131,46 @@ class Stage:
             )
         if not self.on_gpu and not self.small:
             self.failed.append("TensorFlow sees no GPU; see the page on installation, or use --small")
+
+    def flash(self) -> None:
+        """cuDNN's attention, and its gradients, against the plain way in float32 on the CPU; twice, for its order."""
+        cases = [(2, 24)] if self.small else [(4, 128), (4, 512), (1, 2048), (1, 8192)]
+        for dtype, bound in (("bfloat16", 0.02), ("float16", 0.004)):
+            for causal in (False, True):
+                row = {"dtype": dtype, "causal": causal}
+                with self.part(**row):
+                    if reason := flash.fault(64, dtype, causal):
+                        if self.on_gpu:
+                            self.failed.append(f"{row}: {reason}")
+                        emit(**row, reason=reason)
+                        continue
+                    for rows, length in cases:
+                        found, again, expected = self._attention(dtype, causal, rows, length)
+                        names, differences = ("context", "query", "key", "value"), map(_error, found, expected)
+                        errors = dict(zip(names, differences, strict=True))
+                        same = all(np.array_equal(one, other) for one, other in zip(found, again, strict=True))
+                        right = same and max(errors.values()) < bound
+                        emit(**row, rows=rows, length=length, **errors, same_bits=same, right=right)
+
+    def _attention(self, dtype: str, causal: bool, rows: int, length: int) -> Any:
+        """Context and gradients of 12 heads, float32 arrays: twice from cuDNN, and computed in float32 on the CPU."""
+        random = np.random.default_rng(length)
+        given = [tf.cast(random.normal(size=[rows, length, 12, 64]), dtype) for _ in range(4)]
+        tokens = None if causal else tf.constant(random.integers(length // 2, length + 1, rows), tf.int32)
+
+        def both(compute: Any, *states: Any) -> Any:
+            *inputs, upstream = states
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                outputs = compute(*inputs, tokens)
+            return [outputs, *tape.gradient(outputs, inputs, upstream)]
+
+        with tf.device(self.device):
+            run = tf.function(functools.partial(both, flash.attention), autograph=False, jit_compile=True)
+            found, again = ([tf.cast(one, tf.float32).numpy() for one in run(*given)] for _ in range(2))
+        with tf.device("/cpu:0"):
+            exact = both(flash.plain, *(tf.cast(tf.identity(one), tf.float32) for one in given))
+        return found, again, [one.numpy() for one in exact]
 
     def products(self) -> None:
         """Rates of matrix products: large ones, for the peak, and those of BERT-large."""
@@ -208,13 +261,15 @@ class Stage:
         config = self.config("small", dropout=0.1, attention_dropout=0.1)
         rows, length = (4, 24) if self.small else (8, 128)
         features = synthetic(config.vocab_size, 12 * rows, length, 4)
-        cases = [("float32", False), ("mixed_bfloat16", True), ("float32", True)]
-        for policy, compiled in cases[:1] if self.small else cases:
+        cases = [("mixed_bfloat16", True, True), ("mixed_bfloat16", True, False), ("float32", True, False)]
+        cases = [("float32", False, False), *cases]
+        for policy, compiled, fast in cases[:1] if self.small else cases[1:] + cases[:1]:
             name = policy.removeprefix("mixed_")
-            with self.part(dtype=name, xla=compiled), tempfile.TemporaryDirectory() as folder:
+            with self.part(dtype=name, xla=compiled, flash=fast), tempfile.TemporaryDirectory() as folder:
+                of_case = dataclasses.replace(config, attention_dropout=0.0) if fast else config
 
-                def new(policy: str = policy, compiled: bool = compiled) -> Training:
-                    return Training(config, self.device, policy, compiled, rows)
+                def new(config: Any = of_case, way: Any = (policy, compiled, fast)) -> Training:
+                    return Training(config, self.device, way[0], way[1], rows, flash_attention=way[2])
 
                 whole, first, second = new(), new(), new()
                 losses = []
@@ -231,30 +286,59 @@ class Stage:
                 pairs = zip(whole.state().values(), second.state().values(), strict=True)
                 same = [np.array_equal(one.numpy(), other.numpy()) for one, other in pairs]
                 emit(
-                    dtype=name, xla=compiled, tensors=len(same), equal_tensors=sum(same), equal_loss=last == losses[1],
-                    right=all(same) and last == losses[1],
+                    dtype=name, xla=compiled, flash=fast, tensors=len(same), equal_tensors=sum(same),
+                    equal_loss=last == losses[1], right=all(same) and last == losses[1],
                 )  # fmt: skip
 
     def base(self) -> None:
         """Updates of BERT-base."""
-        self.steps("base")
+        self.steps("base", [(True, True, 512), (True, True, 128), (True, False, 512), (True, False, 128)])
 
     def large(self) -> None:
         """Updates of BERT-large."""
-        self.steps("large")
+        self.steps("large", [(True, True, 512), (True, True, 128), (True, False, 512), (True, False, 128)])
 
-    def steps(self, model: str) -> None:
-        """Updates of pre-training, bfloat16, with and without XLA."""
-        cases = [(True, 128), (True, 512), (False, 128), (False, 512)]
-        for compiled, length in [(model == "base", 16)] if self.small else cases:
-            config = self.config(model)
-            predictions = PREDICTIONS.get(length, 4)
+    def long(self) -> None:
+        """Updates of BERT-base on long rows."""
+        cases = [(True, True, 2048), (True, True, 8192), (True, False, 2048), (True, False, 8192)]
+        self.steps("base", cases, max_position_embeddings=64 if self.small else 8192)
+
+    def first_update(self) -> None:
+        """The first update of BERT-base, whose programs are kept; without GPU nothing is."""
+        emit(kept=self.kept)
+        self.steps("base", [(True, True, 512)])
+
+    def second_start(self) -> None:
+        """The same with the programs that `first_update` has kept."""
+        self.first_update()
+
+    def changes(self) -> None:
+        """Updates of a third of BERT-base as a change computes them."""
+        by_products = contextlib.nullcontext() if self.change["reductions"] else mock.patch.object(
+            fused, "only_cpus", lambda: True
+        )  # fmt: skip
+        cases = [(True, self.change["flash"], 512), (True, self.change["flash"], 128)]
+        with by_products:
+            self.steps("base", cases, num_layers=1 if self.small else 4)
+
+    def steps(self, model: str, cases: list[tuple[bool, bool, int]], **shape: Any) -> None:
+        """Updates of pre-training, bfloat16.
+
+        Args:
+            model: name of a size.
+            cases: whether XLA compiles, whether cuDNN computes the attention, and the length of the rows.
+            **shape: further fields of the config.
+        """
+        for compiled, fast, length in [(model == "base", True, 16)] if self.small else cases:
+            config = self.config(model, **shape | ({"attention_dropout": 0.0} if fast else {}))
+            predictions = PREDICTIONS.get(length, 4 if self.small else length * 15 // 100)
+            # By the memory that the plain way takes, so that both have the same batches.
             rows = 4 if self.small else rows_for(config, length, self.memory)
-            row = {"model": model, "length": length, "xla": compiled}
+            row = {"model": model, "layers": config.num_layers, "length": length, "xla": compiled, "flash": fast}
             with self.part(**row):
                 while True:
                     try:
-                        measured = self.measure_steps(config, rows, length, predictions, compiled)
+                        measured = self.measure_steps(config, rows, length, predictions, compiled, fast)
                         break
                     except Exception as error:
                         if rows == 1 or not re.search(
@@ -272,9 +356,11 @@ class Stage:
                     row["times_a100"] = rate / goal
                 emit(**row)
 
-    def measure_steps(self, config: Any, rows: int, length: int, predictions: int, compiled: bool) -> dict[str, float]:
+    def measure_steps(
+        self, config: Any, rows: int, length: int, predictions: int, compiled: bool, fast: bool
+    ) -> dict[str, float]:
         gc.collect()  # the previous model
-        training = Training(config, self.device, "mixed_bfloat16", compiled, rows)
+        training = Training(config, self.device, "mixed_bfloat16", compiled, rows, flash_attention=fast)
         if self.on_gpu:
             tf.config.experimental.reset_memory_stats("GPU:0")
         for _ in training.read([synthetic(config.vocab_size, rows, length, predictions)], repeat=True):
@@ -345,18 +431,26 @@ class Stage:
         for policy in ("bfloat16", "float32"):
             model = BertEncoder(config, dtype=policy)
             encode = functools.partial(_encode, model)
-            for compiled, rows in [(False, 4), (True, 4)] if self.small else [(False, 256), (True, 256), (True, 8)]:
-                with self.part(dtype=policy, xla=compiled, batch=rows), tf.device(self.device):
+            cases = [(True, True, 256), (True, False, 256), (True, True, 8), (True, False, 8), (False, False, 256)]
+            for compiled, fast, rows in [(False, False, 4), (True, False, 4)] if self.small else cases:
+                mode = Mode(gpu_program=compiled and self.on_gpu, flash_attention=fast)
+                part = self.part(dtype=policy, xla=compiled, flash=fast, batch=rows)
+                with part, tf.device(self.device), computing(mode):
                     features = synthetic(config.vocab_size, rows, length, 4)
                     inputs = {name: tf.constant(features[name]) for name in model.input}
                     run = tf.function(encode, autograph=False, jit_compile=compiled)
                     seconds = timed(functools.partial(_fetch, run, inputs), 0.3 if self.small else 2.0)
                     flops = rows / seconds * row_flops(length, config) / 3
-                    row = {"dtype": policy, "xla": compiled, "batch": rows, "length": length}
+                    row = {"dtype": policy, "xla": compiled, "flash": fast, "batch": rows, "length": length}
                     row |= {"sequences_per_second": rows / seconds, "milliseconds": 1000 * seconds}
                     if self.peak and policy == "bfloat16":
                         row["utilisation"] = flops / self.peak
                     emit(**row)
+
+
+def _error(found: Any, expected: Any) -> float:
+    """The largest error over the largest value."""
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
 def _encode(model: Any, inputs: dict[str, Any]) -> Any:

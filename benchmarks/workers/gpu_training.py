@@ -30,10 +30,20 @@ class Training:
         policy: name of a Keras dtype policy.
         rows: of a batch.
         task: None for pre-training.
+        flash_attention: as for `Step`.
     """
 
     def __init__(
-        self, config: Any, device: str, policy: str, compiled: bool, rows: int, *, task: Any = None, **settings: Any
+        self,
+        config: Any,
+        device: str,
+        policy: str,
+        compiled: bool,
+        rows: int,
+        *,
+        task: Any = None,
+        flash_attention: bool = False,
+        **settings: Any,
     ) -> None:
         settings = {"batch_size": rows, "steps": 1000, "learning_rate": 1e-4} | settings
         train = TrainConfig(**settings).resolved()
@@ -54,6 +64,7 @@ class Training:
             train,
             self.strategy,
             jit_compile=compiled,
+            flash_attention=flash_attention,
         )
         self.losses = len(task.objective.losses)
         with tf.device("/cpu:0"):

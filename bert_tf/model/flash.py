@@ -87,7 +87,7 @@ def fault(size: int, dtype: str, causal: bool) -> str:
 
     def both(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, upstream: tf.Tensor) -> tuple[list[tf.Tensor], ...]:
         found = []
-        for compute in (attention, _plain):
+        for compute in (attention, plain):
             with tf.GradientTape() as tape:
                 tape.watch([query, key, value])
                 outputs = compute(query, key, value, tokens)
@@ -273,7 +273,7 @@ def _dimensions(product: str) -> dict[str, list[int]]:
     }
 
 
-def _plain(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, tokens: tf.Tensor | None) -> tf.Tensor:
+def plain(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, tokens: tf.Tensor | None) -> tf.Tensor:
     """The same as `attention` in TensorFlow's operations."""
     length = query.shape[1]
     # [length, length], or [batch, 1, 1, length].
