@@ -1,7 +1,7 @@
 """Compiles an HLO file for an H100 and counts its kernels: gpu_program_xla.py FILE, in an environment with JAX.
 
 Prints a line of JSON: kernels, products among them, gigabytes that all kernels read and write, those of the products,
-gigabytes of temporaries, and how calls of cuDNN's attention differ from those that JAX makes.
+gigabytes of temporaries, the different calls of cuDNN's attention, and how these differ from those that JAX makes.
 """
 
 import functools
@@ -61,11 +61,13 @@ def main() -> None:
     text = lib.mlir.hlo_to_stablehlo(pathlib.Path(sys.argv[1]).read_bytes())
     with mlir.make_ir_context():
         module = ir.Module.parse(text)
-        differences = sorted(filter(None, map(difference, calls(str(module)))))
+        found_calls = calls(str(module))
+        differences = sorted(filter(None, map(difference, found_calls)))
         program = device.client.compile(module, lib.DeviceList((device,)), xla_client.CompileOptions())
     found = counted(program.hlo_modules()[0].to_string())
     temporaries = program.get_compiled_memory_stats().temp_size_in_bytes / 1e9
-    print(json.dumps({**found, "temporaries": temporaries, "differences": differences}))
+    names = sorted(name for name, *_ in found_calls)
+    print(json.dumps({**found, "temporaries": temporaries, "calls": names, "differences": differences}))
 
 
 def calls(module: str) -> set[tuple[str, str, str]]:
@@ -106,18 +108,19 @@ def of_jax(name: str, settings: str, types: str) -> str:
     shape = [int(size) for size in sizes.split("x")]
     states = jax.ShapeDtypeStruct(shape, {"bf16": jnp.bfloat16, "f16": jnp.float16}[dtype])
     rows = jax.ShapeDtypeStruct(shape[:1], jnp.int32)
-    mask = attention.MaskType.PADDING if "PADDING" in settings else attention.MaskType.CAUSAL
-    masked = mask == attention.MaskType.PADDING
+    bias = jax.ShapeDtypeStruct([shape[0], 1, shape[1], shape[1]], states.dtype)
+    mask = attention.MaskType[re.search(r"mask_type\\22: \\22(\w+)", settings)[1]]
 
-    def both(query: Any, key: Any, value: Any, rows: Any) -> Any:
+    def both(query: Any, key: Any, value: Any, rows: Any, bias: Any) -> Any:
         def attend(*states: Any) -> Any:
-            lengths = {"q_seqlen": rows, "kv_seqlen": rows} if masked else {}
-            return attention.dot_product_attention(*states, **lengths, scale=shape[-1] ** -0.5, mask_type=mask)
+            seen = {"q_seqlen": rows, "kv_seqlen": rows} if mask == attention.MaskType.PADDING else {}
+            seen |= {"bias": bias} if "Bias" in name else {}
+            return attention.dot_product_attention(*states, **seen, scale=shape[-1] ** -0.5, mask_type=mask)
 
         context, backward = jax.vjp(attend, query, key, value)
         return context, backward(context)
 
-    lowered = jax.jit(both).trace(states, states, states, rows).lower(lowering_platforms=("cuda",)).as_text()
+    lowered = jax.jit(both).trace(states, states, states, rows, bias).lower(lowering_platforms=("cuda",)).as_text()
     ((expected, of_operands),) = [(one, operands) for found, one, operands in calls(lowered) if found == name]
     if of_operands != types:
         raise ValueError(f"{name} has the operands {types}, JAX's has {of_operands}")

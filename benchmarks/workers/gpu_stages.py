@@ -136,33 +136,38 @@ class Stage:
         """cuDNN's attention, and its gradients, against the plain way in float32 on the CPU; twice, for its order."""
         cases = [(2, 24)] if self.small else [(4, 128), (4, 512), (1, 2048), (1, 8192)]
         for dtype, bound in (("bfloat16", 0.02), ("float16", 0.004)):
-            for causal in (False, True):
-                row = {"dtype": dtype, "causal": causal}
+            for kind in ("padded", "causal", "packed"):
+                row = {"dtype": dtype, "rows": kind}
                 with self.part(**row):
-                    if reason := flash.fault(64, dtype, causal):
+                    if reason := flash.fault(64, dtype, kind):
                         if self.on_gpu:
                             self.failed.append(f"{row}: {reason}")
                         emit(**row, reason=reason)
                         continue
                     for rows, length in cases:
-                        found, again, expected = self._attention(dtype, causal, rows, length)
+                        found, again, expected = self._attention(dtype, kind, rows, length)
                         names, differences = ("context", "query", "key", "value"), map(_error, found, expected)
                         errors = dict(zip(names, differences, strict=True))
                         same = all(np.array_equal(one, other) for one, other in zip(found, again, strict=True))
                         right = same and max(errors.values()) < bound
-                        emit(**row, rows=rows, length=length, **errors, same_bits=same, right=right)
+                        emit(**row, batch=rows, length=length, **errors, same_bits=same, right=right)
 
-    def _attention(self, dtype: str, causal: bool, rows: int, length: int) -> Any:
+    def _attention(self, dtype: str, kind: str, rows: int, length: int) -> Any:
         """Context and gradients of 12 heads, float32 arrays: twice from cuDNN, and computed in float32 on the CPU."""
         random = np.random.default_rng(length)
         given = [tf.cast(random.normal(size=[rows, length, 12, 64]), dtype) for _ in range(4)]
-        tokens = None if causal else tf.constant(random.integers(length // 2, length + 1, rows), tf.int32)
+        mask = None
+        if kind == "padded":
+            mask = tf.constant(random.integers(length // 2, length + 1, rows), tf.int32)
+        elif kind == "packed":
+            numbers = np.sort(random.integers(1, 5, [rows, length]))
+            mask = flash.mask_of(tf.constant(numbers, tf.int32), causal=False)
 
         def both(compute: Any, *states: Any) -> Any:
             *inputs, upstream = states
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
-                outputs = compute(*inputs, tokens)
+                outputs = compute(*inputs, mask)
             return [outputs, *tape.gradient(outputs, inputs, upstream)]
 
         with tf.device(self.device):

@@ -13,7 +13,7 @@ import functools
 import json
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -21,7 +21,9 @@ from bert_tf.config import BertConfig
 from bert_tf.model import fused
 from bert_tf.model.compute import PlainAttention
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.long_rows import score_bias
 from bert_tf.model.mode import current
+from bert_tf.model.positions import MASKED_SCORE
 
 # In the words of StableHLO, and of cuDNN's settings.
 _TYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "int32": "i32", "uint8": "ui8"}
@@ -37,6 +39,9 @@ _GRADIENTS = {
 }
 _SECOND_LAST = (3, 1, 2, 0)  # of [batch, heads, length, size]: as [batch, length, heads, size] lies in memory
 
+# Which tokens of a row attend to which: all to those before the padding, to those up to themselves, or to their own
+# sequence.
+Rows: TypeAlias = Literal["padded", "causal", "packed"]
 _Gradients: TypeAlias = Callable[[tf.Tensor], tuple[tf.Tensor | None, ...]]
 
 
@@ -46,6 +51,25 @@ class _Result(NamedTuple):
     shape: tuple[int, ...]
     dtype: tf.DType
     layout: tuple[int, ...]
+
+
+class _Seen(NamedTuple):
+    """Which keys a query attends to.
+
+    Attributes:
+        mask_type: cuDNN's name for it.
+        bias: what is added to the scores, or nothing.
+        tokens: for padding, the numbers of queries and keys of each row, or nothing.
+    """
+
+    mask_type: str
+    bias: list[tf.Tensor]
+    tokens: list[tf.Tensor]
+
+    @property
+    def target(self) -> str:
+        """The name of cuDNN's call."""
+        return "__cudnn$fmhaScaleBiasSoftmax" if self.bias else "__cudnn$fmhaSoftmax"
 
 
 def unsuited(config: BertConfig, dtype: str, *, packed: bool = False, training: bool = True) -> str:
@@ -59,38 +83,41 @@ def unsuited(config: BertConfig, dtype: str, *, packed: bool = False, training: 
     """
     if dtype not in _DTYPES:
         return f"the model computes in {dtype}, not in bfloat16 or float16"
-    if packed:
-        return "rows are packed"
     if training and config.attention_dropout:
         return f"model.attention_dropout is {config.attention_dropout:g}, not 0"
     if not _has_size(config.head_size):
         return f"the model's heads have {config.head_size} columns; cuDNN has multiples of 8 up to {_MOST}"
     if len(config.local_layers) == config.num_layers:
         return "all layers of the model are local"
-    return fault(config.head_size, dtype, config.attention == "causal")
+    rows: Rows = "causal" if config.attention == "causal" else "packed" if packed else "padded"
+    return fault(config.head_size, dtype, rows)
 
 
 @functools.cache
-def fault(size: int, dtype: str, causal: bool) -> str:
+def fault(size: int, dtype: str, rows: Rows) -> str:
     """Why cuDNN cannot be used on this machine; "" if it computes a small example, and its gradients, correctly.
 
     Args:
         size: columns of a head.
         dtype: "bfloat16" or "float16".
-        causal: whether tokens attend to none that follows.
+        rows: their kind.
     """
     if not tf.config.list_logical_devices("GPU"):
         return "there is no GPU"
     shape = (2, 128, 2, size)
     *inputs, upstream = (tf.cast(tf.random.stateless_normal(shape, [seed, 0]), dtype) for seed in range(4))
-    tokens = None if causal else tf.constant([128, 70])
+    mask = None
+    if rows == "padded":
+        mask = tf.constant([128, 70])
+    elif rows == "packed":
+        mask = mask_of(tf.repeat([[1, 2, 3, 0], [1, 2, 0, 0]], [50, 40, 30, 8], axis=1), causal=False)
 
     def both(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, upstream: tf.Tensor) -> tuple[list[tf.Tensor], ...]:
         found = []
         for compute in (attention, plain):
             with tf.GradientTape() as tape:
                 tape.watch([query, key, value])
-                outputs = compute(query, key, value, tokens)
+                outputs = compute(query, key, value, mask)
             found.append([outputs, *tape.gradient(outputs, [query, key, value], upstream)])
         return tuple(found)
 
@@ -119,57 +146,71 @@ def suits(dtype: tf.DType, size: int, shape: tf.Tensor, seen: tf.Tensor, causal:
         causal: whether tokens attend to none that follows.
         dropout: of the probabilities; None for none.
     """
-    by_tokens = seen.shape.rank == 4 and seen.shape[1] == seen.shape[2] == 1
+    found = tf.get_static_value(shape)
     return (
         current().flash_attention
         and dtype.name in _DTYPES
         and _has_size(size)
         and not (dropout and dropout.rate)
-        and (causal or by_tokens)
-        and tf.get_static_value(shape) is not None
+        and found is not None
+        # cuDNN has no gradients of an odd number of scores to which something is added.
+        and (causal or _is_padded(seen) or found[1] % 2 == 0)
     )
 
 
-def tokens_of(seen: tf.Tensor) -> tf.Tensor:
-    """The number of tokens of each row, int32 [batch], from what is added to its scores, 0 at tokens, [batch, 1, 1,
-    length]. Padding follows the tokens.
-    """
-    return tf.reduce_sum(tf.cast(tf.equal(seen, 0), tf.int32), [1, 2, 3])
+def mask_of(seen: tf.Tensor, causal: bool) -> tf.Tensor | None:
+    """The argument `mask` of `attention`, from `seen` as for `TransformerBlock`."""
+    if causal:
+        return None
+    if seen.shape.rank == 2:  # the number of each token's sequence
+        numbers = seen, tf.range(tf.shape(seen)[1])[tf.newaxis]
+        return score_bias(numbers, numbers, None, False)
+    # Padding follows the tokens.
+    return tf.reduce_sum(tf.cast(tf.equal(seen, 0), tf.int32), [1, 2, 3]) if _is_padded(seen) else seen
 
 
-def attention(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, tokens: tf.Tensor | None) -> tf.Tensor:
+def _is_padded(seen: tf.Tensor) -> bool:
+    """Whether all tokens of a row attend to the same ones."""
+    return seen.shape.rank == 4 and seen.shape[2] == 1
+
+
+def attention(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
     """The mean of the values for each query, weighted by its attention; in a program for a GPU.
 
     Args:
         query, key, value: bfloat16 or float16 [batch, length, heads, size], of static shape.
-        tokens: int32 [batch], to how many of the first positions of its row a query attends, at least to one; None: to
-            those up to its own.
+        mask: int32 [batch], to how many of the first positions of its row a query attends, at least to one; or what is
+            added to the scores, [batch, 1, length, length], which gets no gradient; None: to those up to its own.
 
     Returns:
         [batch, length, heads, size] in the dtype of the query, with gradients unless the mode is one of inference.
     """
-    # Queries of padding attend as others do, as in the plain way: undefined numbers could spread in sums of gradients.
-    length = query.shape[1]
-    rows = [] if tokens is None else [tf.fill([query.shape[0]], length), tf.clip_by_value(tokens, 1, length)]
+    seen = _Seen("CAUSAL", [], [])
+    if mask is not None and mask.shape.rank == 4:
+        seen = _Seen("NO_MASK", [tf.cast(mask, query.dtype)], [])
+    elif mask is not None:
+        # Queries of padding attend as others do, as in the plain way: undefined numbers could spread in sums of
+        # gradients.
+        length = query.shape[1]
+        seen = _Seen("PADDING", [], [tf.fill([query.shape[0]], length), tf.clip_by_value(mask, 1, length)])
     if current().inference:
-        return _forward(query, key, value, rows, statistics=False)[0]
+        return _forward(query, key, value, seen, statistics=False)[0]
 
     @tf.custom_gradient
     def mixed(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, _Gradients]:
-        context, statistics = _forward(query, key, value, rows, statistics=True)
-        return context, lambda upstream: _backward(query, key, value, statistics, upstream, context, rows)
+        context, statistics = _forward(query, key, value, seen, statistics=True)
+        return context, lambda upstream: _backward(query, key, value, statistics, upstream, context, seen)
 
     return mixed(query, key, value)
 
 
-def _forward(
-    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, rows: Sequence[tf.Tensor], *, statistics: bool
-) -> list[tf.Tensor]:
+def _forward(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, seen: _Seen, *, statistics: bool) -> list[tf.Tensor]:
     """The context like the query and, if asked for, what the gradient needs, float32 [batch, heads, length]."""
     context = _like(query)
     kept = [_Result(context.shape[:3], tf.float32, (2, 1, 0))] if statistics else []
-    text = _module("__cudnn$fmhaSoftmax", [query, key, value, *rows], [context, *kept], _PRODUCTS, query)
-    found = fused.module(text, [query, key, value, *rows], [(one.shape, one.dtype) for one in (context, *kept)])
+    operands = [query, key, value, *seen.bias, *seen.tokens]
+    text = _module(seen.target, operands, [context, *kept], _PRODUCTS, query, mask_type=seen.mask_type)
+    found = fused.module(text, operands, [(one.shape, one.dtype) for one in (context, *kept)])
     return [_back(found[0]), *found[1:]]
 
 
@@ -180,13 +221,14 @@ def _backward(
     statistics: tf.Tensor,
     upstream: tf.Tensor,
     context: tf.Tensor,
-    rows: Sequence[tf.Tensor],
+    seen: _Seen,
 ) -> tuple[tf.Tensor, ...]:
     """The gradients of query, key and value, in their shape."""
-    operands = [query, key, value, statistics, upstream, context, *rows]
+    operands = [query, key, value, statistics, upstream, *seen.bias, context, *seen.tokens]
     results = [_like(query)] * 3
     # Else the order of its sums, and so their rounding, would change from call to call.
-    text = _module("__cudnn$fmhaSoftmaxBackward", operands, results, _GRADIENTS, query, force_deterministic=True)
+    settings = {"mask_type": seen.mask_type, "force_deterministic": True}
+    text = _module(f"{seen.target}Backward", operands, results, _GRADIENTS, query, **settings)
     return tuple(_back(one) for one in fused.module(text, operands, [(one.shape, one.dtype) for one in results]))
 
 
@@ -212,14 +254,13 @@ def _module(
 
     Args:
         target: the name of the call.
-        operands: of it, from the query on; those after the states are numbers of tokens, if there is a mask of them.
+        operands: of it, from the query on.
         results: of it, without the workspace.
         products: that it fuses, by their names in its settings.
         query: [batch, length, heads, size].
-        **settings: further ones.
+        **settings: further ones, such as the type of the mask.
     """
     batch, length, heads, size = query.shape
-    masked = operands[-1].dtype == tf.int32
     settings |= {
         "algorithm": {"math_type": "TENSOR_OP_MATH", "is_cudnn_frontend": True},
         "fmha_scale": 1 / math.sqrt(size),
@@ -230,7 +271,6 @@ def _module(
             "is_dynamic_dimension": [False] * 4,
         },
         "is_flash_attention": True,
-        "mask_type": "PADDING" if masked else "CAUSAL",
         "max_seg_per_batch": 1,
     }
     settings |= {f"{name}_dot_dimension_numbers": _dimensions(product) for name, product in products.items()}
@@ -273,14 +313,14 @@ def _dimensions(product: str) -> dict[str, list[int]]:
     }
 
 
-def plain(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, tokens: tf.Tensor | None) -> tf.Tensor:
+def plain(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
     """The same as `attention` in TensorFlow's operations."""
     length = query.shape[1]
-    # [length, length], or [batch, 1, 1, length].
-    seen = tf.sequence_mask(tf.range(1, length + 1) if tokens is None else tokens[:, tf.newaxis, tf.newaxis], length)
-    bias = tf.where(seen, 0.0, -1e4)
+    if mask is None or mask.shape.rank == 1:  # [length, length], or [batch, 1, 1, length]
+        tokens = tf.range(1, length + 1) if mask is None else mask[:, tf.newaxis, tf.newaxis]
+        mask = tf.where(tf.sequence_mask(tokens, length), 0.0, MASKED_SCORE)
     query, key, value = (tf.transpose(one, [0, 2, 1, 3]) for one in (query, key, value))
-    return _back(PlainAttention()(query, key, value, bias, Dropout(0.0)))
+    return _back(PlainAttention()(query, key, value, mask, Dropout(0.0)))
 
 
 def _error(found: tf.Tensor, expected: tf.Tensor) -> float:

@@ -325,7 +325,7 @@ class SelfAttention(NumberedLayer):
             qkv.dtype, self.config.head_size, layout.shape, seen, causal, dropout
         ):
             query, key, value = self._heads(qkv, positions, layout.shape, heads=2)
-            context = flash.attention(query, key, value, None if causal else flash.tokens_of(seen))
+            context = flash.attention(query, key, value, flash.mask_of(seen, causal))
             return layout.without_padding(tf.reshape(context, [-1, self._width]))
         query, key, value = self._heads(qkv, positions, layout.shape)
         if long_rows.is_long(self.config):

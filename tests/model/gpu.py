@@ -36,12 +36,19 @@ def cudnn(text, arguments, results):
     config = json.loads(config.replace(r"\22", '"'))["cudnn_fmha_backend_config"]
     backward = target.endswith("Backward")
     query, key, value, *others = arguments
-    statistics, upstream, context = others[:3] if backward else (None,) * 3
+    if backward:
+        statistics, upstream, *others = others
+    bias = others.pop(0) if "ScaleBias" in target else 0.0
+    if backward:
+        context, *others = others
     length = config["intermediate_tensor_shape"]["dimensions"][3]
     if config["mask_type"] == "CAUSAL":
         seen = tf.linalg.band_part(tf.ones([1, 1, length, length]), -1, 0) > 0
+    elif config["mask_type"] == "NO_MASK":
+        seen = tf.ones([1, 1, length, length], tf.bool)
     else:
-        of_queries, of_keys = arguments[-2:]
+        assert config["mask_type"] == "PADDING"
+        of_queries, of_keys = others
         np.testing.assert_array_equal(of_queries, length)
         seen = tf.sequence_mask(of_keys, length)[:, tf.newaxis, tf.newaxis]
 
@@ -50,9 +57,9 @@ def cudnn(text, arguments, results):
 
     scores = _dot_general(query, key, {"lhs_contracting_dimensions": [3], "rhs_contracting_dimensions": [3],
                                        "lhs_batch_dimensions": [0, 2], "rhs_batch_dimensions": [0, 2]})  # fmt: skip
-    scores = tf.where(seen, config["fmha_scale"] * scores, -np.inf)
+    scores = tf.where(seen, config["fmha_scale"] * scores + bias, -np.inf)
     if not backward:
-        by_text = config["fmha_scale"] * product("bmm1", query, key)
+        by_text = config["fmha_scale"] * product("bmm1", query, key) + bias
         np.testing.assert_array_equal(scores, tf.where(seen, by_text, -np.inf))
         found = [product("bmm2", tf.nn.softmax(scores), value), tf.reduce_logsumexp(scores, -1)]
     else:
