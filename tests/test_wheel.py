@@ -35,19 +35,27 @@ FINETUNE = ["--config=finetune/reviews.py", "--data_dir=data/reviews", "--init=n
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheel")
-    # A copy: setuptools builds in the checkout, in a folder that later wheels would take removed modules from.
-    source = folder / "source"
-    source.mkdir()
+def source(tmp_path_factory):
+    """A copy: setuptools builds in the checkout, in a folder that later wheels would take removed modules from."""
+    source = tmp_path_factory.mktemp("source")
     for name in ("bert_tf", "configs", "data"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
+    return source
+
+
+def wheel_of(source, folder):
+    """The wheel that pip makes of a folder or an sdist."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source]
     subprocess.run(command, check=True)
     (path,) = folder.glob("*.whl")
     return path
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory):
+    return wheel_of(source, tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_has_all_modules_and_data_but_no_tests(wheel):
@@ -57,6 +65,16 @@ def test_the_wheel_has_all_modules_and_data_but_no_tests(wheel):
     assert needed <= names
     assert "bert_tf/configs/finetune/reviews.py" in names and "bert_tf/data/reviews/train.tsv" in names
     assert not [name for name in names if name.startswith(("tests", "docs", "examples"))]
+
+
+@pytest.mark.slow
+def test_the_sdist_gives_the_same_wheel(source, wheel, tmp_path):
+    build = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, stdout=subprocess.DEVNULL)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    assert sdist.name == f"bert_tf-{bert_tf.__version__}.tar.gz"
+    names = {*zipfile.ZipFile(wheel_of(sdist, tmp_path)).namelist()}
+    assert names == {*zipfile.ZipFile(wheel).namelist()}
 
 
 @pytest.mark.slow
