@@ -8,6 +8,7 @@ import pytest
 
 from bert_tf.config import (
     ClassificationConfig,
+    EmbeddingsConfig,
     FinetuneConfig,
     GridConfig,
     PretrainConfig,
@@ -244,6 +245,7 @@ def test_the_list_of_resumable_settings_names_existing_settings():
         for config in (
             PretrainConfig(),
             FinetuneConfig(task=ClassificationConfig(), distillation=TaskDistillation()),
+            FinetuneConfig(task=EmbeddingsConfig()),
         )
         for name, _ in fields_of(config, "config")
     }
