@@ -262,15 +262,15 @@ def strategy_flags() -> Callable[[], tuple[str, str]]:
 def xla_cache_flag() -> Callable[[], None]:
     """Defines --xla_cache, whose value is used before; returns a function that reports if nothing is kept."""
     cache = flags.DEFINE_string(
-        xla_settings.FLAG,
+        "xla_cache",
         "",
         "Folder where XLA keeps what it compiles for a GPU, so that the next start takes seconds instead of minutes.",
     )
 
     def report() -> None:
-        read = xla_settings.given(sys.argv) == xla_settings.given([f"--{xla_settings.FLAG}={cache.value}"])
+        read = xla_settings.given(sys.argv) == xla_settings.given([f"--xla_cache={cache.value}"])
         if reason := _NOTHING_KEPT if read else "it must be on the command line, not in a file of flags":
-            log(f"--{xla_settings.FLAG}: nothing is kept: {reason}")
+            log(f"--xla_cache: nothing is kept: {reason}")
 
     return report
 

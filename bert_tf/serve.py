@@ -19,7 +19,7 @@ if os.getpid() == 1:
     # TensorFlow is imported. Nothing has begun that would have to be finished.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
-from bert_tf.app import run
+from bert_tf.app import run, xla_cache_flag
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_bytes
 from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, MOST_THREADS, EndpointOptions, Limits, Tls
@@ -41,6 +41,7 @@ def _seconds(name: str, default: float, text: str) -> flags.FlagHolder[float]:
     return flags.DEFINE_float(name, default, text, lower_bound=0, upper_bound=_MOST_SECONDS)
 
 
+_XLA_CACHE = xla_cache_flag()
 _EXPORT_DIR = flags.DEFINE_string("export_dir", "", "Folder of an exported model, or of several.")
 _HOST = flags.DEFINE_string("host", "127.0.0.1", "Address to listen on; 0.0.0.0 for all of the machine.")
 _PORT = _integer("port", 8500, "Port of gRPC; 0 for none.", most=65535)
@@ -113,6 +114,7 @@ def main(_: list[str]) -> None:
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'bert_tf[serving]'") from None
     _set_up_log()
+    _XLA_CACHE()
     read_config = _config_reader()
     if not _HOST.value.strip():
         raise ConfigError("--host is empty; give an address, such as 127.0.0.1, or 0.0.0.0 for all of the machine")

@@ -10,7 +10,6 @@ import re
 import shutil
 from collections.abc import Sequence
 
-FLAG = "xla_cache"
 # NVIDIA's driver says there what it is and which cards it has.
 _DRIVER = "/proc/driver/nvidia"
 _SPACE = 2**30  # bytes that must be free: base has 0.1 GB of programs
@@ -76,7 +75,7 @@ def given(argv: Sequence[str]) -> str:
     for argument, following in zip(argv, [*argv[1:], ""], strict=True):
         if argument == "--":
             break
-        if value := re.fullmatch(rf"--?{FLAG}(?:=(.*))?", argument, re.DOTALL):
+        if value := re.fullmatch("--?xla_cache(?:=(.*))?", argument, re.DOTALL):
             found = following if value[1] is None else value[1]
     return os.path.abspath(os.path.expanduser(found)) if found else ""
 

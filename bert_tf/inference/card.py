@@ -107,7 +107,8 @@ def write_card(
         export: what is known of the export: `checked`, the summary of the check, "" if there was none; `tf_serving`,
             the oldest version that has its ops, "" if not known; `approximation`, how far an optimized export is from
             the model, "" for one that computes the same; `variants` of the graph, of which it chooses one by the
-            processor, [] for only one; `skips_padding`, whether only tokens are computed, so that batches may contain
+            processor, [] for only one; `programs` of XLA that a server compiles, their `rows` and `lengths`, or None;
+            `skips_padding`, whether only tokens are computed, so that batches may contain
             texts of different lengths.
     """
     extra = os.path.join(path, EXTRA)

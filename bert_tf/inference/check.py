@@ -42,11 +42,12 @@ SERVED_OPS = frozenset(
 OPS_SINCE_2_17 = frozenset({"_QuantizedMatMul"})
 
 
-def check_ops(path: str) -> int:
+def check_ops(path: str, *, compiled: bool = False) -> int:
     """Checks that TF Serving can run the graph of a version.
 
     Args:
         path: directory of the version.
+        compiled: whether XLA may compile functions in it: then TF Serving, which has no XLA, cannot run it.
 
     Returns:
         The number of op types in the graph.
@@ -58,7 +59,7 @@ def check_ops(path: str) -> int:
     if unknown := sorted(ops - SERVED_OPS - OPS_SINCE_2_17):
         raise NotServable(f"the graph has ops that TF Serving may lack: {', '.join(unknown)}; expected only ops in "
                           "bert_tf/inference/check.py, which TF Serving 2.12.1 and newer have")  # fmt: skip
-    if must_compile:
+    if must_compile and not compiled:
         raise NotServable("the graph has a function that must be compiled by XLA, which a server may not support")
     return len(ops)
 

@@ -143,14 +143,15 @@ def export(
         answers: Sequence[Json | None] = [None] * len(requests)
         checked = ""
         if session:
-            answers, checked = _checked(session, temporary, signatures, requests, ANSWER_TOLERANCES[optimize])
+            answers, checked = _checked(session, temporary, signatures, requests, optimize)
         described = {
             "checked": checked,
-            "tf_serving": oldest_server(temporary),
+            "tf_serving": "" if optimization.programs else oldest_server(temporary),
+            "programs": optimization.programs and optimization.programs._asdict(),
             "approximation": optimization.approximation,
             "variants": [variant.described() for variant in optimization.variants],
-            # Layers with recurrence compute padding like tokens; a static model has none.
-            "skips_padding": not encoder or (encoder.can_skip_padding and not lstms),
+            # Layers with recurrence, and XLA's programs, compute padding like tokens; a static model has none.
+            "skips_padding": not encoder or (encoder.can_skip_padding and not lstms and not optimization.programs),
         }
         write_card(temporary, name, task, signatures, requests, answers, results or {}, described)
     if checked and optimization.approximation:
@@ -192,7 +193,7 @@ def save_graphs(signatures: Mapping[str, ConcreteFunction], path: str, resources
 
 
 def _checked(
-    session: Session, path: str, signatures: dict[str, Any], requests: list[Request], tolerance: float
+    session: Session, path: str, signatures: dict[str, Any], requests: list[Request], optimize: str
 ) -> tuple[list[Json], str]:
     """The answers of a new process, and what was compared, as text."""
     try:
@@ -200,14 +201,15 @@ def _checked(
             asked = thread.submit(session.ask, path, map(rest_body, requests))
             expected = [request.answered(signatures) for request in requests]
             answers = asked.result()
-        largest = compare(requests, expected, answers, tolerance)
-        ops = check_ops(path)
+        largest = compare(requests, expected, answers, ANSWER_TOLERANCES[optimize])
+        ops = check_ops(path, compiled=optimize == "xla")
     except NotServable as error:
         raise NotServable(f"{error}; nothing was exported (--nocheck exports it anyway)") from None
     alike = f"numbers to {largest:.0e}" if largest else "bit for bit"
+    server = "for python -m bert_tf.serve" if optimize == "xla" else f"all in TF Serving since {oldest_server(path)}"
     return answers, (
         f"{len(requests)} requests to {len(signatures)} signatures, answered by a session in a new process as by the "
-        f"model ({alike}); {ops} op types, all in TF Serving since {oldest_server(path)}"
+        f"model ({alike}); {ops} op types, {server}"
     )
 
 

@@ -37,6 +37,8 @@ _log = logging.getLogger("bert_tf.server")
 DEFAULT_SIGNATURE = "serving_default"
 EXTRA = "assets.extra"
 _MOST_WARM_UP_REQUESTS = 1000  # as in TF Serving
+_TOKENS = "tokens"  # the signature of exports that takes ids
+_MOST_SIZE, _MOST_PROGRAMS = 8192, 64  # of rows or tokens; that are compiled
 
 
 class RunOptions(NamedTuple):
@@ -110,6 +112,7 @@ class Servable:
                 _log.info("%s: version %d %s", name, version, taken)
             self._graph = self._load(path, options.tags)
             self.signatures = self._graph.signatures
+            self._compile()
             self._warm_up()
         except BaseException:
             self.close()
@@ -126,6 +129,24 @@ class Servable:
             raise ServingError.of(error) from error
         except (DecodeError, OSError, KeyError, RuntimeError, ValueError) as error:
             raise invalid(f"not a SavedModel, or not copied completely: {one_line(error)}") from error
+
+    def _compile(self) -> None:
+        """On a GPU, has XLA compile the programs that the model card names, by one request to each."""
+        programs = _programs(self.card)
+        if not programs:
+            return
+        if not tf.config.list_physical_devices("GPU") or _TOKENS not in self.signatures:
+            reason = "there is no GPU" if _TOKENS in self.signatures else f"it has no signature {_TOKENS!r}"
+            _log.warning("%s: version %d is compiled when requests come: %s", self.name, self.version, reason)
+            return
+        start = time.perf_counter()
+        for rows, length in programs:
+            filled = np.ones([rows, length], np.int32)
+            inputs = {name: filled * (name == "input_mask") for name in self.signatures[_TOKENS].inputs}
+            self.run(_TOKENS, inputs, apis=())
+        took, (rows, length) = time.perf_counter() - start, programs[-1]
+        sizes = f"{len(programs)} programs, up to {rows} x {length} tokens, in {took:.1f} s"
+        _log.info("%s: version %d: XLA compiled %s", self.name, self.version, sizes)
 
     def _warm_up(self) -> None:
         """Runs the requests in assets.extra, each of which must succeed."""
@@ -300,6 +321,18 @@ def _card(path: str) -> Json | None:
         return None
     ours = isinstance(card, dict) and card.get("format") == "bert_tf" and isinstance(card.get("signatures"), dict)
     return card if ours else None
+
+
+def _programs(card: Json | None) -> list[tuple[int, int]]:
+    """Rows and lengths of the programs of XLA that a model card names; none if it names no sensible ones."""
+    found = (card or {}).get("programs")
+    if not isinstance(found, dict):
+        return []
+    rows, lengths = found.get("rows"), found.get("lengths")
+    if not isinstance(rows, list) or not isinstance(lengths, list):
+        return []
+    sensible = all(type(size) is int and 0 < size <= _MOST_SIZE for size in rows + lengths)
+    return list(itertools.product(rows, lengths))[:_MOST_PROGRAMS] if sensible else []
 
 
 def _warm_up_requests(path: str) -> Iterator[tuple[str, dict[str, Array], str]]:

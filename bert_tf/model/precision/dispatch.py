@@ -44,6 +44,7 @@ _INT8, _BFLOAT16 = ("avx512_vnni", "amx_int8"), ("avx512_bf16", "amx_bf16")
 VARIANTS = {
     "none": (),
     "int4": (),
+    "xla": (),
     "bfloat16": (
         Variant("by kernels for bfloat16", frozenset({"bfloat16"}), ((fused.AVX512,),)),
         Variant("by TensorFlow's usual operations", frozenset(), ()),

@@ -1,4 +1,5 @@
-"""Encoders for export with weights and matrix products in bfloat16 or int8, or with weights in int4.
+"""Encoders for export with weights and matrix products in bfloat16, also compiled by XLA, or int8, or with weights in
+int4.
 
 An encoder is not copied: in the scope of `optimized` some of its layers have converted weights (`converted`), so every
 signature that is traced there contains these instead of the float32 variables.
@@ -22,6 +23,7 @@ from bert_tf.model.layers import Dense
 from bert_tf.model.mode import computing, current, infer
 from bert_tf.model.precision import bfloat16, int4, int8
 from bert_tf.model.precision.dispatch import VARIANTS, CpuDispatch, Variant
+from bert_tf.model.precision.xla import Programs, XlaDispatch
 from bert_tf.model.ranges import Largest
 from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.packing import dense_features
@@ -35,12 +37,14 @@ class Optimization(NamedTuple):
         approximation: how far it is from float32, as text; "" for the mode "none".
         variants: of the graph, of which it chooses one by the processor; () if it has only one.
         dispatch: makes this choice; None if there is none.
+        programs: of XLA, that a server compiles before it answers; None if XLA compiles nothing.
         resources: objects that a SavedModel must track besides the variables that its signatures read.
     """
 
     approximation: str = ""
     variants: tuple[Variant, ...] = ()
     dispatch: CpuDispatch | None = None
+    programs: Programs | None = None
     resources: tuple[Any, ...] = ()
 
 
@@ -76,6 +80,7 @@ def optimized(
         yield Optimization()
         return
     assert encoder
+    compiled = XlaDispatch(encoder.config.max_position_embeddings) if mode == "xla" else None
     if mode == "int8":
         int8.require_kernels()
     # Of bfloat16, GPUs compute TensorFlow's usual operations fastest.
@@ -102,12 +107,15 @@ def optimized(
             scope.enter_context(converted(forms(kept)))
             dispatch = CpuDispatch(mode, variants) if variants else None
             # By this processor's variant alone: tracing takes a second for each variant of a small model.
-            used = dispatch.chosen().kernels if dispatch else current().kernels
+            used = dispatch.chosen().kernels if dispatch else frozenset[str]() if compiled else current().kernels
             with computing(dataclasses.replace(current(), kernels=used)):
                 states = _states(encoder, features)
             differences = np.sqrt(np.square(states - expected).sum((1, 2)) / np.square(expected).sum((1, 2)))
             if dispatch:
                 scope.enter_context(computing(dataclasses.replace(current(), dispatch=dispatch)))
+            if compiled:  # XLA has no kernels of oneDNN
+                mode_of_programs = dataclasses.replace(current(), dispatch=compiled, kernels=frozenset())
+                scope.enter_context(computing(mode_of_programs))
             if differences[-1] <= tolerance:
                 within = f", with the layers {', '.join(map(str, sorted(kept)))} in float32" if kept else ""
                 yield Optimization(
@@ -115,6 +123,7 @@ def optimized(
                     f"relative){within}",
                     variants,
                     dispatch,
+                    compiled.programs if compiled else None,
                     (*resources, *([dispatch.table] if dispatch else [])),
                 )
                 return
