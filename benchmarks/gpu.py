@@ -42,6 +42,7 @@ STAGES = {
     "first_update": 90,
     "second_start": 40,
     "inference": 90,
+    "serving": 60,
     "finetuning": 180,
     "encoder": 50,
     "updates": 110,

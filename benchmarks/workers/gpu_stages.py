@@ -31,6 +31,8 @@ from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.model import flash, fused
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.mode import Mode, computing, infer
+from bert_tf.model.precision.optimize import to_bfloat16
+from bert_tf.model.precision.xla import XlaDispatch
 from bert_tf.tasks.classification import Classification
 from bert_tf.text.wordpiece import Tokenizer
 from bert_tf.training.speed import row_flops
@@ -451,6 +453,35 @@ class Stage:
                     if self.peak and policy == "bfloat16":
                         row["utilisation"] = flops / self.peak
                     emit(**row)
+
+    def serving(self) -> None:
+        """The encoder as exports compute it, in bfloat16: by single operations, and by XLA for a few sizes."""
+        config, length = self.config("base"), 16 if self.small else 100
+        model = BertEncoder(config, dtype="float32")
+        to_bfloat16(model)
+        specs = {name: tf.TensorSpec([None, None], tf.int32) for name in model.input}
+        for compiled in (True, False):
+            # Not by kernels of oneDNN.
+            dispatch = XlaDispatch(config.max_position_embeddings) if compiled else None
+            mode = Mode(kernels=frozenset(), dispatch=dispatch)
+            run = tf.function(functools.partial(_served, model, mode), input_signature=[specs], autograph=False)
+            for rows in (1, 4) if self.small else (1, 8, 30):
+                with self.part(xla=compiled, batch=rows), tf.device(self.device):
+                    features = synthetic(config.vocab_size, rows, length, 4)
+                    inputs = {name: tf.constant(features[name]) for name in model.input}
+                    began = time.perf_counter()
+                    _fetch(run, inputs)
+                    first = time.perf_counter() - began
+                    seconds = timed(functools.partial(_fetch, run, inputs), 0.3 if self.small else 1.0)
+                    emit(
+                        xla=compiled, batch=rows, length=length, milliseconds=1000 * seconds,
+                        sequences_per_second=rows / seconds, first_call_seconds=first,
+                    )  # fmt: skip
+
+
+def _served(model: Any, mode: Mode, inputs: dict[str, Any]) -> Any:
+    with computing(mode):
+        return infer(model, inputs)["sequence_output"]
 
 
 def _error(found: Any, expected: Any) -> float:
