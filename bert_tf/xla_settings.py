@@ -2,6 +2,7 @@
 before it compiles the first program. Without effect later.
 """
 
+import contextlib
 import glob
 import hashlib
 import importlib.metadata
@@ -56,8 +57,9 @@ def keep_programs(argv: Sequence[str], driver: str = _DRIVER) -> str:
         if not os.access(folder, os.W_OK):
             raise PermissionError(13, "Permission denied", folder)
         for path in glob.glob(os.path.join(glob.escape(folder), "*.pb")):
-            if not _is_complete(path):
-                os.remove(path)
+            with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                if not _is_complete(path):
+                    os.remove(path)
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return f"{error.filename or folder}: {error.strerror or error}"

@@ -176,8 +176,8 @@ def _tensorflow() -> Any:
     try:
         import tensorflow as tf
 
-        # Registers the ops that turn text into ids; there are exports without them.
-        with contextlib.suppress(ImportError, tf.errors.NotFoundError):
+        # Registers the ops that turn text into ids; there are exports without them. It may be of another TensorFlow.
+        with contextlib.suppress(Exception):
             import tensorflow_text  # noqa: F401
     finally:
         if collecting:

@@ -28,8 +28,8 @@ from bert_tf.server.status import Code, ServingError, invalid, one_line
 from bert_tf.server.tensors import objects
 from bert_tf.types import Array, Json
 
-# Registers the ops of exports; there are exports without them, and Pythons without it.
-with contextlib.suppress(ImportError, tf.errors.NotFoundError):
+# Registers the ops of exports; there are exports without them, Pythons without it, and it may be of another TensorFlow.
+with contextlib.suppress(Exception):
     import tensorflow_text  # noqa: F401
 
 _log = logging.getLogger("bert_tf.server")
@@ -143,7 +143,12 @@ class Servable:
         for rows, length in programs:
             filled = np.ones([rows, length], np.int32)
             inputs = {name: filled * (name == "input_mask") for name in self.signatures[_TOKENS].inputs}
-            self.run(_TOKENS, inputs, apis=())
+            try:
+                self.run(_TOKENS, inputs, apis=())
+            except ServingError as error:  # no compiler, or too little memory for so many rows
+                message = f"the others are compiled when requests come: {rows} x {length} tokens: {error}"
+                _log.warning("%s: version %d: %s", self.name, self.version, message)
+                return
         took, (rows, length) = time.perf_counter() - start, programs[-1]
         sizes = f"{len(programs)} programs, up to {rows} x {length} tokens, in {took:.1f} s"
         _log.info("%s: version %d: XLA compiled %s", self.name, self.version, sizes)

@@ -105,7 +105,8 @@ class Step:
         self._objective, self._model, self._optimizer = objective, model, optimizer
         self._learning_rate, self._loss_scale = learning_rate, loss_scale
         self._config, self._strategy, self.fuse_every_shape = config, strategy, fuse_every_shape
-        self._gpu_program = jit_compile and accelerator(strategy) == "GPU"
+        cuda = not tf.test.is_built_with_rocm()
+        self._gpu_program = jit_compile and cuda and accelerator(strategy) == "GPU"
         self._flash_attention = self._gpu_program and flash_attention
         self._parts = 1 if jit_compile else parallel_parts(strategy)
         self._inputs = [tensor.name for tensor in model.inputs]

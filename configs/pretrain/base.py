@@ -19,7 +19,8 @@ def get_config():
         model=BertConfig.from_name("base", vocab_size=0, attention_dropout=0.0),
         data=PretrainingData(max_length=128, max_predictions=20),
         train=TrainConfig(
-            # --config.train.recipe=google also optimizes exactly as google-research/bert does.
+            # --config.train.recipe=google also optimizes exactly as google-research/bert does, whose model has
+            # --config.model.attention_dropout=0.1.
             batch_size=256,
             steps=1_000_000,
             # One learning-rate schedule for both phases. The micro-batches keep the number of tokens in memory about

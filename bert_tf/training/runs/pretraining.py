@@ -93,7 +93,8 @@ class PretrainingRun(Run):
             identity,
             files,
             few_shapes=config.data.length_multiple is None,
-            unsuited=lambda dtype: flash.unsuited(self.model_config, dtype, packed=config.data.shares_rows),
+            # Its kernels are made for one length.
+            unsuited=None if config.data.length_multiple else self._unsuited,
         )
         self.choose_rate(PRETRAINING_RATE, self.model_config.hidden_size)
         self._read_from = config.data.languages or config.input
@@ -101,6 +102,9 @@ class PretrainingRun(Run):
         self.languages = [language.name for language in self._corpus.languages]
         self.task = self.make_task()
         self.inputs = [self._input(data, batch_size) for data, batch_size in self._phases]
+
+    def _unsuited(self, dtype: str) -> str:
+        return flash.unsuited(self.model_config, dtype, packed=self.config.data.shares_rows)
 
     def _check(self) -> None:
         """Raises ConfigError for settings that cannot be trained."""

@@ -33,7 +33,7 @@ from bert_tf.training.phases import Input
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.stage import results_of
 from bert_tf.training.speed import peak_flops
-from bert_tf.training.state.run_manifest import RunManifest
+from bert_tf.training.state.run_manifest import RunManifest, has_progress
 from bert_tf.training.strategy import accelerator, is_chief
 from bert_tf.training.tf_internals import in_multi_worker_mode
 from bert_tf.training.trainer import NonFiniteError, Trainer
@@ -136,7 +136,7 @@ class Run(Hooks, abc.ABC):
         self.train, self.strategy, self._accept = config.train, place.strategy, place.accept_config_change
         # A resumed run keeps what "auto" chose at its start.
         path = os.path.join(place.model_dir, "run.json")
-        before = read_run(path) if os.path.exists(path) else {}
+        before = read_run(path) if os.path.exists(path) and has_progress(place.model_dir) else {}
         self.dtype = policy(self._dtype(before.get("computes_in", computes_in)))
         self.jit_compile = self._jit_compile(before, few_shapes)
         self.flash_attention = self._flash_attention(before, unsuited)
@@ -320,10 +320,13 @@ class Run(Hooks, abc.ABC):
 
     def _flash_attention(self, before: Json, unsuited: Callable[[str], str] | None) -> FlashAttention | None:
         """The attribute of this name. A resumed run goes on in the plain way if it began in it."""
+        known: FlashAttention | None = before.get("flash_attention")
+        if before and not (known and known["used"]):
+            if known:
+                log(f"attention is computed in the plain way, as since the start of this run: {known['reason']}")
+            return known
         if not (unsuited and self.jit_compile and accelerator(self.strategy) == "GPU"):
             return None
-        if before and not before.get("flash_attention", {}).get("used"):
-            return before.get("flash_attention")
         setting = self.train.flash_attention
         dtype = self.dtype.removeprefix("mixed_")
         reason = "train.flash_attention is off" if setting == "off" else unsuited(dtype)

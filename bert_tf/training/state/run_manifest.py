@@ -107,7 +107,7 @@ class RunManifest:
                     "choose another --model_dir",
                 )
         # Else a run failed before its first checkpoint, often because of a setting that has been fixed since.
-        elif _has_progress(directory):
+        elif has_progress(directory):
             before = read_run(self._path)
             self._history = before.pop("changes", [])
             if before.get("program") != run.get("program"):
@@ -155,7 +155,7 @@ class RunManifest:
         return self._run | ({"changes": self._history} if self._history else {})
 
 
-def _has_progress(directory: str) -> bool:
+def has_progress(directory: str) -> bool:
     """Whether there are results to lose: checkpoints or a model, or, for several runs, those of one of them."""
     signs = ("checkpoints", "config.json", "*/checkpoints", "*/results.json")
     return any(glob.glob(os.path.join(glob.escape(directory), sign)) for sign in signs)

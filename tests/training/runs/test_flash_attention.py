@@ -1,5 +1,7 @@
 """train.flash_attention: the choice, its line and its place in run.json, on a machine that seems to have a GPU."""
 
+import json
+
 import pytest
 import tensorflow as tf
 
@@ -63,9 +65,26 @@ def test_the_setting_turns_it_off(start):
     assert start(flash_attention="off") == expected
 
 
-def test_a_run_without_xla_or_from_before_has_no_choice(start):
+def test_a_run_without_xla_or_from_before_has_no_choice(start, tmp_path):
     assert start(jit_compile="off", progress=False) is None
-    assert start(jit_compile="on") is None
+    assert start(progress=True) == USED
+    record = json.loads((tmp_path / "run.json").read_text())
+    del record["flash_attention"]
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    assert start() is None
+
+
+def test_a_reason_that_is_gone_before_the_first_checkpoint_is_forgotten(start):
+    assert not start("model.attention_dropout is 0.1, not 0", progress=False)["used"]
+    assert start() == USED
+
+
+def test_a_run_that_began_in_the_plain_way_resumes_on_a_cpu(start, monkeypatch, capsys):
+    plain = start("rows are packed")
+    monkeypatch.setattr(run, "accelerator", lambda strategy: None)
+    capsys.readouterr()
+    assert start() == plain
+    assert "in the plain way, as since the start of this run: rows are packed\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
