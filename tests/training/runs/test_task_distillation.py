@@ -4,11 +4,13 @@ import dataclasses
 import hashlib
 import importlib
 import shutil
+import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import flags
 
 import bert_tf
 from bert_tf.checkpoints import directory
@@ -317,9 +319,14 @@ def test_a_bad_setting_is_named(field, value):
 
 def test_the_function_and_the_program_of_the_same_name_do_not_hide_each_other():
     program = importlib.import_module("bert_tf.distill")
-    assert callable(program.main)
-    with raises(ConfigError, "student is None"):
-        bert_tf.distill("nowhere", None)
+    try:
+        assert callable(program.main)
+        with raises(ConfigError, "student is None"):
+            bert_tf.distill("nowhere", None)
+    finally:  # tests that import another program define the same flags
+        for flag in [*flags.FLAGS.flags_by_module_dict()[program.__name__]]:
+            delattr(flags.FLAGS, flag.name)
+        del sys.modules[program.__name__]
 
 
 def test_a_student_starts_with_layers_of_its_teacher(classifier, tmp_path):
