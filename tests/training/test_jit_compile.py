@@ -108,6 +108,5 @@ def test_the_choice_is_recorded_and_a_resumed_run_keeps_it(tmp_path):
     (tmp_path / "checkpoints").mkdir()  # what failed before its first one would choose anew
     RunManifest(str(tmp_path), on.record).write(0)
     assert runner("auto").jit_compile
-    (tmp_path / "checkpoints").mkdir()
     with raises(AnotherRunError, "jit_compile", "True", "False"):
         RunManifest(str(tmp_path), runner("off").record)
