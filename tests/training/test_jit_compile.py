@@ -105,8 +105,8 @@ def test_the_choice_is_recorded_and_a_resumed_run_keeps_it(tmp_path):
     assert not runner("auto").jit_compile  # on a CPU
     on = runner("on")
     assert on.record["jit_compile"]
-    (tmp_path / "checkpoints").mkdir()  # what failed before its first one would choose anew
     RunManifest(str(tmp_path), on.record).write(0)
+    (tmp_path / "checkpoints").mkdir()  # what failed before its first one would choose anew
     assert runner("auto").jit_compile
     with raises(AnotherRunError, "jit_compile", "True", "False"):
         RunManifest(str(tmp_path), runner("off").record)
