@@ -39,7 +39,7 @@ def bar(
     return tqdm.tqdm(
         total=total,
         desc=title,
-        unit=unit,
+        unit=unit if total else f" {unit}",  # tqdm writes it behind the number without a space
         unit_scale=unit == "B",
         initial=done,
         leave=leave,

@@ -137,13 +137,13 @@ class Embedder:
         )
 
     @property
-    def layer_weights(self) -> list[keras.Variable]:
-        """The variables of the dense layers."""
-        return list(self._layer.weights)
+    def weights(self) -> list[keras.Variable]:
+        """All variables that decide the vectors."""
+        return [*self.encoder.weights, *self._layer.weights]
 
     def _tensors(self) -> dict[str, Tensor]:
         """Tensors of the dense layers by path."""
-        return {variable.path: tensor_of_variable(variable) for variable in self.layer_weights}
+        return {variable.path: tensor_of_variable(variable) for variable in self._layer.weights}
 
 
 # Fields of EmbeddingConfig that may differ in a static model.
@@ -165,6 +165,10 @@ class StaticEmbedder(Embedder):
             raise ConfigError(f"size is {config.size}; expected up to the {width} of the model's vectors, or 0")
         self.task = Static(static.tokenizer, config)
         self.model = self.encoder = static.model()
+
+    @property
+    def weights(self) -> list[keras.Variable]:
+        return list(self.model.weights)
 
     def replaced(self, **fields: Any) -> Embedder:
         return StaticEmbedder(self.static, dataclasses.replace(self.config, **fields))

@@ -151,8 +151,14 @@ def _stored_vectors(embedder: Embedder, corpus: Sequence[str], folder: str, batc
     """Unit vectors of the corpus, float32 [texts, size], in a file that is mapped into memory."""
     os.makedirs(folder, exist_ok=True)
     path, state = os.path.join(folder, "vectors.npy"), os.path.join(folder, _DONE)
-    weights = weights_identity([*embedder.encoder.weights, *embedder.layer_weights])
-    identity = digest([weights, str(embedder.encoder.dtype_policy.name), to_dict(embedder.config), list(corpus)])
+    identity = digest(
+        [
+            weights_identity(embedder.weights),
+            str(embedder.encoder.dtype_policy.name),
+            to_dict(embedder.config),
+            list(corpus),
+        ]
+    )
     before: Json = read_json(state, Json) if os.path.exists(state) and os.path.exists(path) else {}
     done = before["texts"] if before.get("identity") == identity else 0
     if done:

@@ -18,11 +18,12 @@ import bert_tf
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inference.check import check_ops
 from bert_tf.inference.embedder import open_embedder
+from bert_tf.inference.mining import Limits, mine
 from bert_tf.model.static_vectors import piece_table
 from tests.errors import raises
 from tests.inference.test_retrieval import opened, search, write_beir
 from tests.packages import minilm, package
-from tests.zoo import VOCABULARY, pretrained
+from tests.zoo import LENGTH, VOCABULARY, pretrained
 
 TEXTS = ["the good a", "", "오늘 영화는 b", "\u200b", "good good\tthe ж 中", "a " * 700]
 
@@ -154,6 +155,21 @@ def test_search_and_evaluation_take_static_models(folder, tmp_path):
     cosines = [np.prod(reference(folder, pair), 0).sum() for pair in scored]
     evaluated = bert_tf.SentenceEncoder.from_pretrained(folder).evaluate(scored, [0.1, 0.5, 0.2])
     assert evaluated["pearson"] == pytest.approx(np.corrcoef(cosines, [0.1, 0.5, 0.2])[0, 1], abs=1e-5)
+
+
+def test_negatives_are_mined_and_vectors_are_learned_from_static_models(folder, tmp_path):
+    pairs = [("a b", "a"), ("the", "good"), ("b", "b a c"), ("c d", "the good")]
+    texts = [text for _, text in pairs]
+    limits = Limits(first=1, last=3, negatives=1)
+    found = list(mine(open_embedder(folder), pairs, texts, str(tmp_path / "mined"), limits, 4))
+    assert [one.query for one in found] == [query for query, _ in pairs]
+    vectors = {text: reference(folder, [text])[0] for pair in pairs for text in pair}
+    for one in found:
+        others = {text: vectors[one.query] @ vectors[text] for _, text in pairs if text != one.positive}
+        assert others[one.negatives[0]] == pytest.approx(max(others.values()), abs=1e-5)
+    student = bert_tf.SentenceEncoder.from_pretrained(pretrained(), max_length=LENGTH)
+    history = student.fit(texts, teacher=folder, steps=20, learning_rate=1e-3, log_every=1, verbose=False).history
+    assert history["loss"][-1] < history["loss"][0]
 
 
 def test_what_does_not_fit_is_refused_in_a_line(encoder, folder, tmp_path):

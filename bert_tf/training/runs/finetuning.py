@@ -147,7 +147,7 @@ class FineTuningRun(Run):
     def _teach(self, path: str) -> None:
         """Labels all examples with the vector that the teacher gives their first text."""
         teacher = open_embedder(path)
-        self.record["inputs"]["teacher"] = weights_identity([*teacher.encoder.weights, *teacher.layer_weights])
+        self.record["inputs"]["teacher"] = weights_identity(teacher.weights)
         for split in self.splits.values():
             texts = [example.texts[0] for example in split.examples]
             vectors = vectors_of(teacher, texts, self.train.batch_size, progress=True)
