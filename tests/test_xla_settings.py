@@ -103,6 +103,14 @@ def test_a_folder_that_cannot_be_used_is_reported(tmp_path, driver, monkeypatch,
     assert not os.environ["TF_XLA_FLAGS"]
 
 
+def test_a_folder_in_the_environment_is_kept_and_another_one_is_reported(tmp_path, driver):
+    before = kept(tmp_path, driver), os.environ["TF_XLA_FLAGS"]
+    assert xla_settings.keep_programs(["pretrain", f"--xla_cache={tmp_path}/kept"], str(driver)) == ""
+    reason = xla_settings.keep_programs(["pretrain", f"--xla_cache={tmp_path}/other"], str(driver))
+    assert reason == f"TF_XLA_FLAGS names another folder, {before[0]}" and not (tmp_path / "other").exists()
+    assert os.environ["TF_XLA_FLAGS"] == before[1]
+
+
 def test_without_a_gpu_or_the_flag_nothing_is_kept(tmp_path, driver):
     (driver / "gpus" / "0" / "information").unlink()
     assert xla_settings.keep_programs(["p", f"--xla_cache={tmp_path}/x"], str(driver)) == "there is no NVIDIA GPU"

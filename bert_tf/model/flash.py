@@ -72,18 +72,17 @@ class _Seen(NamedTuple):
         return "__cudnn$fmhaScaleBiasSoftmax" if self.bias else "__cudnn$fmhaSoftmax"
 
 
-def unsuited(config: BertConfig, dtype: str, *, packed: bool = False, training: bool = True) -> str:
+def unsuited(config: BertConfig, dtype: str, *, packed: bool = False) -> str:
     """Why cuDNN cannot compute a model's attention on this machine; "" if it can, in some of its layers at least.
 
     Args:
         config: of the encoder.
         dtype: in which its layers compute.
         packed: whether rows contain several sequences.
-        training: whether there is dropout.
     """
     if dtype not in _DTYPES:
         return f"the model computes in {dtype}, not in bfloat16 or float16"
-    if training and config.attention_dropout:
+    if config.attention_dropout:
         return f"model.attention_dropout is {config.attention_dropout:g}, not 0"
     if not _has_size(config.head_size):
         return f"the model's heads have {config.head_size} columns; cuDNN has multiples of 8 up to {_MOST}"

@@ -123,7 +123,6 @@ def test_the_program_for_a_gpu_calls_cudnn_twice_and_copies_nothing(rows):
         ({}, "bfloat16", {"packed": True}, "(8, 'bfloat16', 'packed')"),
         ({"attention": "causal"}, "bfloat16", {}, "(8, 'bfloat16', 'causal')"),
         ({"attention_dropout": 0.1}, "bfloat16", {}, "model.attention_dropout is 0.1, not 0"),
-        ({"attention_dropout": 0.1}, "bfloat16", {"training": False}, "of the machine"),
         ({"hidden_size": 36, "num_heads": 3}, "bfloat16", {}, "12 columns; cuDNN has multiples of 8 up to 128"),
         ({"hidden_size": 136, "num_heads": 1}, "float16", {}, "136 columns; cuDNN has multiples of 8 up to 128"),
         (MODERNBERT | {"local_layers": (0, 1)}, "bfloat16", {}, "all layers of the model are local"),

@@ -329,7 +329,12 @@ class Run(Hooks, abc.ABC):
             return None
         setting = self.train.flash_attention
         dtype = self.dtype.removeprefix("mixed_")
-        reason = "train.flash_attention is off" if setting == "off" else unsuited(dtype)
+        if setting == "off":
+            reason = "train.flash_attention is off"
+        elif in_multi_worker_mode(self.strategy):
+            reason = "there are several workers, which could choose differently"
+        else:
+            reason = unsuited(dtype)
         if reason:
             log(f"attention is computed in the plain way: {reason}")
         else:

@@ -65,6 +65,11 @@ def test_the_setting_turns_it_off(start):
     assert start(flash_attention="off") == expected
 
 
+def test_several_workers_compute_in_the_plain_way(start, monkeypatch):
+    monkeypatch.setattr(run, "in_multi_worker_mode", lambda strategy: True)
+    assert start()["used"] is False
+
+
 def test_a_run_without_xla_or_from_before_has_no_choice(start, tmp_path):
     assert start(jit_compile="off", progress=False) is None
     assert start(progress=True) == USED
