@@ -106,10 +106,16 @@ class Stage:
             self.failed.append(f"{row}: {message[:300]}")
 
     def config(self, name: str, **changes: Any) -> Any:
-        """A BertConfig; tiny ones for `--small`."""
+        """A BertConfig; with `--small` its first layers, tiny."""
+        config = BertConfig.from_name(name)
         if self.small:
-            changes = {"num_layers": 1, "vocab_size": 1000, "max_position_embeddings": 64} | changes
-        return dataclasses.replace(BertConfig.from_name("tiny" if self.small else name), **changes)
+            tiny = BertConfig.from_name("tiny")
+            shape = {field: getattr(tiny, field) for field in ("hidden_size", "num_heads", "intermediate_size")}
+            layers = 1 + bool(config.local_layers)
+            local = tuple(layer for layer in config.local_layers if layer < layers)
+            shape |= {"num_layers": layers, "local_layers": local, "vocab_size": 1000, "max_position_embeddings": 64}
+            changes = shape | changes
+        return dataclasses.replace(config, **changes)
 
     def devices(self) -> None:
         build = tf.sysconfig.get_build_info()
@@ -306,9 +312,9 @@ class Stage:
         self.steps("large", [(True, True, 512), (True, True, 128), (True, False, 512), (True, False, 128)])
 
     def long(self) -> None:
-        """Updates of BERT-base on long rows."""
+        """Updates of ModernBERT-base on long rows, with its masks and dropout."""
         cases = [(True, True, 2048), (True, True, 8192), (True, False, 2048), (True, False, 8192)]
-        self.steps("base", cases, max_position_embeddings=64 if self.small else 8192)
+        self.steps("modernbert_base", cases, attention_output_dropout=0.1)
 
     def first_update(self) -> None:
         """The first update of BERT-base, whose programs are kept; without GPU nothing is."""
@@ -336,9 +342,9 @@ class Stage:
             cases: whether XLA compiles, whether cuDNN computes the attention, and the length of the rows.
             **shape: further fields of the config.
         """
-        for compiled, fast, length in [(model == "base", True, 16)] if self.small else cases:
+        for compiled, fast, length in [(model != "large", True, 16)] if self.small else cases:
             config = self.config(model, **shape | ({"attention_dropout": 0.0} if fast else {}))
-            predictions = PREDICTIONS.get(length, 4 if self.small else length * 15 // 100)
+            predictions = PREDICTIONS.get(length, 4 if self.small else length * 30 // 100)
             # By the memory that the plain way takes, so that both have the same batches.
             rows = 4 if self.small else rows_for(config, length, self.memory)
             row = {"model": model, "layers": config.num_layers, "length": length, "xla": compiled, "flash": fast}
@@ -354,7 +360,7 @@ class Stage:
                             raise
                         rows //= 2
                 rate = rows / measured["seconds_per_update"]
-                flops = rate * row_flops(length, config, predictions=predictions, pooled=1)
+                flops = rate * row_flops(length, config, predictions=predictions, pooled=bool(config.type_vocab_size))
                 row |= {"batch": rows, "sequences_per_second": rate, "tflops": flops / 1e12} | measured
                 if self.peak:
                     row["utilisation"] = flops / self.peak

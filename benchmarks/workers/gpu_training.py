@@ -12,6 +12,7 @@ import tensorflow as tf
 from bert_tf.config import TrainConfig
 from bert_tf.inputs.batching import stream
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.text.base import BERT
@@ -29,7 +30,7 @@ class Training:
     Args:
         policy: name of a Keras dtype policy.
         rows: of a batch.
-        task: None for pre-training.
+        task: None for pre-training, with pairs of sentences if the model has segments.
         flash_attention: as for `Step`.
     """
 
@@ -49,7 +50,8 @@ class Training:
         train = TrainConfig(**settings).resolved()
         self.strategy = tf.distribute.OneDeviceStrategy(device)
         keras.utils.set_random_seed(0)
-        task = task or Pretraining(Tokenizer(BERT), config.max_position_embeddings)
+        pretraining = Pretraining if config.type_vocab_size else MaskedLM
+        task = task or pretraining(Tokenizer(BERT), config.max_position_embeddings)
         with self.strategy.scope():
             self.model = task.build(BertEncoder(config, dtype=policy))
             self.optimizer = optimizers.create(self.model.trainable_variables, train)

@@ -12,7 +12,7 @@ because cuDNN's masks depend on what has been computed before, and not only on a
 import functools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import tensorflow as tf
@@ -72,13 +72,13 @@ class _Seen(NamedTuple):
         return "__cudnn$fmhaScaleBiasSoftmax" if self.bias else "__cudnn$fmhaSoftmax"
 
 
-def unsuited(config: BertConfig, dtype: str, *, packed: bool = False) -> str:
+def unsuited(config: BertConfig, dtype: str, *, packed: Collection[int] = ()) -> str:
     """Why cuDNN cannot compute a model's attention on this machine; "" if it can, in some of its layers at least.
 
     Args:
         config: of the encoder.
         dtype: in which its layers compute.
-        packed: whether rows contain several sequences.
+        packed: lengths of rows that contain several sequences.
     """
     if dtype not in _DTYPES:
         return f"the model computes in {dtype}, not in bfloat16 or float16"
@@ -88,6 +88,8 @@ def unsuited(config: BertConfig, dtype: str, *, packed: bool = False) -> str:
         return f"the model's heads have {config.head_size} columns; cuDNN has multiples of 8 up to {_MOST}"
     if len(config.local_layers) == config.num_layers:
         return "all layers of the model are local"
+    if odd := [length for length in packed if length % 2]:
+        return f"rows of several sequences have {odd[0]} tokens; cuDNN needs an even number"
     rows: Rows = "causal" if config.attention == "causal" else "packed" if packed else "padded"
     return fault(config.head_size, dtype, rows)
 

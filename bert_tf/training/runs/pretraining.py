@@ -104,7 +104,8 @@ class PretrainingRun(Run):
         self.inputs = [self._input(data, batch_size) for data, batch_size in self._phases]
 
     def _unsuited(self, dtype: str) -> str:
-        return flash.unsuited(self.model_config, dtype, packed=self.config.data.shares_rows)
+        packed = [data.max_length for data, _ in self._phases if data.shares_rows]
+        return flash.unsuited(self.model_config, dtype, packed=packed)
 
     def _check(self) -> None:
         """Raises ConfigError for settings that cannot be trained."""
