@@ -38,12 +38,12 @@ VALUES = {
     "empty text": "", "text": "nosuch", "spaces": " ", "long text": "x" * 100_000, "NUL": "a\0b", "surrogate": HALF,
     "bytes": b"a", "broken UTF-8": b"a\xff",
     "[]": [], "()": (), "{}": {}, "set": {1}, "[None]": [None], "[text]": ["16"], "[[1]]": [[1]], "[half]": [HALF],
-    "(1, 2, 3)": (1, 2, 3), "dict": {"a": 1}, "{1: 2}": {1: 2}, "nested": nested(1500), "endless list": endless(),
-    "range": range(3), "Odd": Odd(), "[Odd]": [Odd()], "object": object(), "type": str, "function": len,
-    "object array": np.array([None, "a"], object), "scalar array": np.array("x"), "empty array": np.zeros([0]),
-    "array": np.ones([2, 2]), "NumPy nan": np.float32("nan"), "date": np.datetime64("2020-01-01"),
-    "tensor": tf.constant(1.5), "strings": tf.constant([["a"]]), "ragged": tf.ragged.constant([[1], []]),
-    "spec": tf.TensorSpec(None, tf.string),
+    "(1, 2, 3)": (1, 2, 3), "dict": {"a": 1}, "{1: 2}": {1: 2}, "nested": nested(1500), "deep": nested(300),
+    "endless list": endless(), "range": range(3), "Odd": Odd(), "[Odd]": [Odd()], "object": object(),
+    "type": str, "function": len, "object array": np.array([None, "a"], object), "scalar array": np.array("x"),
+    "empty array": np.zeros([0]), "array": np.ones([2, 2]), "NumPy nan": np.float32("nan"),
+    "date": np.datetime64("2020-01-01"), "tensor": tf.constant(1.5), "strings": tf.constant([["a"]]),
+    "ragged": tf.ragged.constant([[1], []]), "spec": tf.TensorSpec(None, tf.string),
 }  # fmt: skip
 
 

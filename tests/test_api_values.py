@@ -211,7 +211,7 @@ CASES |= {
         lambda m: bert_tf.TextClassifier.from_pretrained(m.saved, head="bilstm").predict(["a"]),
         "the model has another head than the one asked for; call fit first",
     ),
-    "texts in texts": (lambda m: m.texts.tokenizer.encode([["a"]]), "the texts have 2 dimensions; expected a list"),
+    "texts in texts": (lambda m: m.texts.tokenizer.encode([["a"]]), "the texts are [['a']]; expected a list"),
     "half a pair in the vocabulary": (
         lambda m: bert_tf.Tokenizer([HALF, *VOCABULARY]),
         "line 1: has half of a surrogate",

@@ -15,14 +15,18 @@ from bert_tf.types import Strings
 _VALID = r"[\x00-\x{D7FF}\x{E000}-\x{10FFFF}]*"
 # The same without capital sigma: text with nothing to repair. At 200 MB/s the check costs almost nothing.
 _ORDINARY = r"[\x00-\x{3A2}\x{3A4}-\x{D7FF}\x{E000}-\x{10FFFF}]*"
+_EXPECTED = "expected a list of texts, or a string tensor"
 
 
 def string_tensor(strings: Strings) -> tf.Tensor:
     """The strings as a tensor [batch]; raises DataError for anything that is not text."""
+    # Lists in 255 others would end the process.
+    if isinstance(strings, list | tuple) and any(isinstance(one, list | tuple) for one in strings):
+        raise DataError(f"the texts are {shown(strings)}; {_EXPECTED}")
     try:
         text = tf.convert_to_tensor(strings, tf.string)
     except (TypeError, ValueError, RecursionError):
-        found = f"the texts are {shown(strings)}; expected a list of texts, or a string tensor"
+        found = f"the texts are {shown(strings)}; {_EXPECTED}"
         texts = [one if isinstance(one, str) else "" for one in (strings if isinstance(strings, list) else [strings])]
         raise DataError(next(half_pairs(texts, "texts"), found)) from None
     if text.shape.rank == 0:
