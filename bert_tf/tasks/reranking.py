@@ -202,10 +202,11 @@ class RerankerBenchmark(GroupsBenchmark[RerankerCodec]):
         return correlations(columns["gold"], columns["scores"]) if "gold" in columns else means(columns)
 
     def _columns(self, examples: list[TextGroup], predictions: list[Json]) -> dict[str, Array]:
-        scores = [np.asarray(one["scores"]) for one in predictions]
         if kind_of(examples) == "scored pairs":
             gold = np.array([self.codec.targets(example)[0] for example in examples])
-            return {"gold": gold, "scores": np.concatenate(scores)}
+            return {"gold": gold, "scores": np.concatenate([np.asarray(one["scores"]) for one in predictions])}
+        examples, predictions = _with_a_choice(examples, predictions)
+        scores = [np.asarray(one["scores"]) for one in predictions]
         # Of equal scores the last one counts as the best, so that a constant finds nothing.
         found = [(len(own) - 1 - np.argsort(-own[::-1], kind="stable")).tolist() for own in scores]
         return by_query(found, [self._judged(example) for example in examples], depths=(1, 10))
@@ -227,12 +228,19 @@ class RerankerBenchmark(GroupsBenchmark[RerankerCodec]):
         if "mrr@10" not in columns:
             return ErrorAnalysis(intervals=intervals)
         errors = []
+        examples, predictions = _with_a_choice(examples, predictions)
         for row in np.argsort(columns["mrr@10"], kind="stable")[:LISTED]:
             (right,), found = self._judged(examples[row]), int(np.argmax(predictions[row]["scores"]))
             if found != right:
                 query, *texts = examples[row].texts
                 errors.append(ErrorExample((query,), texts[right], texts[found], examples[row].location))
         return ErrorAnalysis(intervals=intervals, errors=errors)
+
+
+def _with_a_choice(examples: list[TextGroup], predictions: list[Json]) -> tuple[list[TextGroup], list[Json]]:
+    """The queries that have several texts; a single one is always the first."""
+    rows = [row for row, example in enumerate(examples) if len(example.texts) > 2]
+    return [examples[row] for row in rows], [predictions[row] for row in rows]
 
 
 class Reranking(GroupsTask):
@@ -256,17 +264,23 @@ class Reranking(GroupsTask):
         return "classification"
 
     def _learn(self, examples: list[TextGroup], labels: Labels | None) -> None:
-        kind = kind_of(examples)
-        if kind not in SCORES:
-            raise DataError(
-                f"{examples[0].location}: {kind}; a reranker also learns from texts that do not belong to the query: "
-                "mine them (python -m bert_tf.mine), or give numbers"
-            )
+        kind = self._kind_of(examples)
         self._learn_groups(examples, labels, kind)
         self.state.activation = "sigmoid" if self.config.objective in ("bce", "softmax") else "linear"
 
-    def check(self, examples: list[TextGroup], read_report: ReadReport) -> None:
+    @staticmethod
+    def _kind_of(examples: list[TextGroup]) -> str:
+        """As `text_groups.kind_of`; DataError where no query has a text that does not belong to it."""
         kind = kind_of(examples)
+        if kind not in SCORES:
+            raise DataError(
+                f"{examples[0].location}: {kind}; a reranker needs texts that do not belong to the query, too: mine "
+                "them (python -m bert_tf.mine), or give numbers"
+            )
+        return kind
+
+    def check(self, examples: list[TextGroup], read_report: ReadReport) -> None:
+        kind = self._kind_of(examples)
         if self.state.kind and (kind == "scored pairs") != (self.state.kind == "scored pairs"):
             raise DataError(
                 f"{examples[0].location}: {kind}, and the training examples are {self.state.kind}; expected one kind"

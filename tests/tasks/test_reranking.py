@@ -130,6 +130,17 @@ def test_numbers_of_pairs_are_what_scores_are_compared_with():
         model.fit(GROUPS, validation_data=(pairs, numbers), verbose=False)
 
 
+def test_queries_with_one_text_are_not_counted_as_found():
+    model = fitted("reranking").model
+    swapped = [(query, *texts[::-1]) for query, *texts in GROUPS]
+    found, groups = min((model.evaluate(groups)["mrr@10"], groups) for groups in (GROUPS, swapped))
+    assert found < 1
+    pair = GROUPS[0][:2]
+    assert model.evaluate([*groups, pair])["mrr@10"] == found
+    with raises(DataError, "x[0]", "pairs", "bert_tf.mine"):
+        model.evaluate([pair])
+
+
 def test_a_part_of_a_batch_without_examples_leaves_the_loss_as_it_is():
     losses = []
     for accumulation in (1, 4):
