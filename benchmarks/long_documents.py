@@ -3,7 +3,7 @@
 Documents are consecutive passages of the bundled addresses, which are in order of time; the label is the period in
 which an address was given, one of eight. The addresses of the test part are whole ones, one of each period. MODEL is an
 encoder for the longest input, such as ModernBERT. Each way of reading is trained on the same documents, and a row is
-written when it is known.
+written when it is known; a second run goes on.
 """
 
 import argparse
@@ -34,18 +34,22 @@ def main() -> None:
     training, test = (read(name, arguments.words) for name in ("train", "heldout"))
     ways = {
         "the first 512 tokens": {"max_length": 512},
-        "windows of 128": {"max_length": 128, "long_texts": "window", "stride": 126},
-        "windows of 512": {"max_length": 512, "long_texts": "window", "stride": 510},
+        "windows of 128": {"max_length": 128, "long_texts": "window"},
+        "windows of 512": {"max_length": 512, "long_texts": "window"},
         f"one input of {arguments.tokens}": {"max_length": arguments.tokens},
     }
     print(f"{len(training[0])} documents for training, {len(test[0])} for the test", flush=True)
-    rows: list[dict[str, Any]] = []
+    output = pathlib.Path(arguments.output)
+    rows: list[dict[str, Any]] = json.loads(output.read_text()) if output.exists() else []
+    known = {(row["way"], row["seed"]) for row in rows}
     for name, settings in ways.items():
         for seed in range(arguments.seeds):
+            if (name, seed) in known:
+                continue
             row = {"way": name, "seed": seed, **measure(arguments, settings, seed, training, test)}
             print(", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
             rows.append(row)
-            pathlib.Path(arguments.output).write_text(json.dumps(rows, indent=1))
+            output.write_text(json.dumps(rows, indent=1))
     print(table(rows))
 
 
