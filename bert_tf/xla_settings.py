@@ -11,8 +11,8 @@ import re
 import shutil
 from collections.abc import Sequence
 
+_CACHE_FLAG = "--tf_xla_persistent_cache_directory"
 # NVIDIA's driver says there what it is and which cards it has.
-_KEPT = "--tf_xla_persistent_cache_directory"
 _DRIVER = "/proc/driver/nvidia"
 _SPACE = 2**30  # bytes that must be free: base has 0.1 GB of programs
 _PARTS = {1, 2, 3}  # of a file: the key of a program, its HLO, what it was compiled to
@@ -48,7 +48,7 @@ def keep_programs(argv: Sequence[str], driver: str = _DRIVER) -> str:
         return ""
     if re.search(r"\s", folder):
         return f"{folder}: XLA takes no path with spaces"
-    kept = re.search(f"{_KEPT}=(\\S+)", os.environ.get("TF_XLA_FLAGS", ""))
+    kept = re.search(f"{_CACHE_FLAG}=(\\S+)", os.environ.get("TF_XLA_FLAGS", ""))
     if kept:  # by the user, or by the program that started this one
         return "" if os.path.dirname(kept[1]) == folder else f"TF_XLA_FLAGS names another folder, {kept[1]}"
     cards = sorted(glob.glob(os.path.join(driver, "gpus", "*", "information")))
@@ -69,7 +69,7 @@ def keep_programs(argv: Sequence[str], driver: str = _DRIVER) -> str:
         return f"{error.filename or folder}: {error.strerror or error}"
     if free < _SPACE:
         return f"{folder}: only {free / 2**20:.0f} MB are free"
-    _add("TF_XLA_FLAGS", _KEPT, folder)
+    _add("TF_XLA_FLAGS", _CACHE_FLAG, folder)
     _add("TF_XLA_FLAGS", "--tf_xla_persistent_cache_device_types", "XLA_GPU_JIT")
     _add("XLA_FLAGS", "--xla_gpu_per_fusion_autotune_cache_dir", tuning)
     return ""
