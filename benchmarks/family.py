@@ -6,15 +6,22 @@ Each member is pre-trained, then fine-tuned on every data set that DIR has. `--p
 models this small do not fill a GPU. The results are added to family.json, one entry per member and seed, and drawn as
 family.png. What is in family.json already is not trained again, so more seeds can be added later.
 
-DIR holds texts.txt and heldout.txt (a sentence a line, an empty line between documents), vocab.txt (WordPiece, lower
-case, accents kept), and, of the data sets, `sst2/`, `ud/` (en_ewt-*.conllu and ko_gsd-*.conllu) and `nsmc/`.
+DIR holds data sets: `sst2/` (train, dev and test.tsv), `nsmc/` (ratings_train.txt and ratings_test.txt) and, where
+parts of speech are wanted, `ud/` (en_ewt-*.conllu and ko_gsd-*.conllu). From their sentences and the bundled texts, the
+first run makes texts.txt and heldout.txt (a sentence a line, an empty line between documents), and vocab.txt of 12,000
+pieces.
 """
 
 import argparse
 import copy
 import dataclasses
+import functools
+import gzip
 import json
+import os
 import pathlib
+import queue
+import re
 import subprocess
 import sys
 import time
@@ -85,6 +92,7 @@ def main() -> None:
     parser.add_argument("--data", type=pathlib.Path, help="the folder with texts and data sets; without it, only draws")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("runs/family"), help="the folder")
     parser.add_argument("--members", default="family", help="family, parts, or names separated by commas")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="data sets to fine-tune on, of those that DIR has")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--parallel", type=int, default=1, help="trainings at once")
     parser.add_argument("--share", type=float, default=1.0, help="of the updates")
@@ -101,10 +109,15 @@ def main() -> None:
         return train(arguments)
     results = arguments.output / "family.json"
     if arguments.data:
+        make_texts(arguments.data)
         wanted = [f"{member}:{seed}" for seed in range(arguments.seeds) for member in members]
         done = {f"{row['member']}:{row['seed']}" for row in read(results)}
+        cores = sorted(os.sched_getaffinity(0))
+        shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+        for number in range(arguments.parallel):
+            shares.put(cores[number :: arguments.parallel] or cores)
         with ThreadPoolExecutor(arguments.parallel) as pool:
-            statuses = pool.map(start, wanted, [done] * len(wanted))
+            statuses = pool.map(lambda one: one not in done and start(one, shares), wanted)
             failed = [one for one, status in zip(wanted, statuses, strict=True) if status]
         if failed:
             sys.exit(f"failed: {', '.join(failed)}")
@@ -112,11 +125,42 @@ def main() -> None:
     draw(read(results), str(arguments.output / "family.png"))
 
 
-def start(one: str, done: set[str]) -> int:
-    """Trains a member in a process of its own; returns its exit status."""
-    if one in done:
-        return 0
-    return subprocess.run([sys.executable, __file__, *sys.argv[1:], f"--one={one}"]).returncode
+def make_texts(data: pathlib.Path) -> None:
+    """Writes texts.txt, heldout.txt and vocab.txt, where they are absent."""
+    # Part -> bundled texts, the files of SST-2 and NSMC, and the most lines of each.
+    parts = {"texts": ("train", "train", "train", None), "heldout": ("heldout", "dev", "test", 1000)}
+    for name, (bundled, sst2, nsmc, most) in parts.items():
+        if (data / f"{name}.txt").exists():
+            continue
+        files = sorted(ROOT.glob(f"data/*/*{bundled}.txt.gz"))
+        reviews = (data / f"nsmc/ratings_{nsmc}.txt").read_text(encoding="utf-8").splitlines()[1:]
+        sentences = (data / f"sst2/{sst2}.tsv").read_text(encoding="utf-8").splitlines()
+        sources = [
+            *(gzip.decompress(file.read_bytes()).decode() for file in files),
+            "\n".join(line.partition("\t")[0] for line in sentences),
+            "\n\n".join(re.sub(r"(?<=[.!?])\s+", "\n", line.split("\t")[1]) for line in reviews),
+        ]
+        shortened = ("\n".join(source.splitlines()[:most]) for source in sources)
+        (data / f"{name}.txt").write_text("\n\n".join(shortened) + "\n", encoding="utf-8")
+    if not (data / "vocab.txt").exists():
+        from bert_tf.text import learn_vocabulary
+
+        with (data / "texts.txt").open("rb") as file:
+            pieces = learn_vocabulary(file, 12_000, strip_accents=False)
+        (data / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+
+
+def start(one: str, shares: "queue.SimpleQueue[list[int]]") -> int:
+    """Trains a member in a process of its own, on a free share of the cores; returns its exit status.
+
+    Two trainings of so small models that share two cores are half as fast as with a core each.
+    """
+    cores = shares.get()
+    try:
+        pin = functools.partial(os.sched_setaffinity, 0, cores)
+        return subprocess.run([sys.executable, __file__, *sys.argv[1:], f"--one={one}"], preexec_fn=pin).returncode
+    finally:
+        shares.put(cores)
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -174,7 +218,7 @@ def train(arguments: argparse.Namespace) -> None:
     row["tokens_per_second"] = [point.get("tokens_per_second") for point in before["history"]]
     row["tasks"] = {}
     for name, (path, where, files, training) in TASKS.items():
-        if not (arguments.data / where).is_dir():
+        if name not in arguments.tasks.split(",") or not (arguments.data / where).is_dir():
             continue
         task = copy.deepcopy(config(f"finetune/{path}.py"))
         task.data = dataclasses.replace(task.data, **files)

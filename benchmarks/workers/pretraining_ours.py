@@ -1,5 +1,6 @@
 """Pre-training steps of this project: the compiled step of `pretrain` with its optimizer, and `updates` a call."""
 
+import dataclasses
 from typing import Any
 
 from worker import Round, repeated, serve, versions, warmed_up
@@ -26,8 +27,11 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     config = TrainConfig(batch_size=settings["batch"], steps=1_000_000, learning_rate=1e-4, dtype=settings["dtype"])
     where = strategy.create(train=config)  # as the program does
     with where.scope():
-        encoder = BertEncoder(BertConfig.from_name(settings["model"]), dtype=policy(settings["dtype"]))
-        kind = MaskedLM if encoder.config.type_vocab_size == 0 else Pretraining
+        model_config = BertConfig.from_name(settings["model"])
+        # As the program does: without next sentences, nothing would train the pooler.
+        model_config = dataclasses.replace(model_config, pooler=model_config.type_vocab_size > 0)
+        encoder = BertEncoder(model_config, dtype=policy(settings["dtype"]))
+        kind = Pretraining if model_config.pooler else MaskedLM
         task = kind(Tokenizer(BERT), settings["length"])  # any tokenizer: only its special tokens are read
         model = task.build(encoder)
     trainer = Trainer(task, model, config.check(), where, config.steps)
