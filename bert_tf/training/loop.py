@@ -96,7 +96,9 @@ class Loop:
         # One more than checkpoints: the newest exists while the checkpoint of its step is still being written.
         self._input_state = InputState(folder, trainer.strategy, config.keep + 1, hooks.pipeline)
         self._restored = self._checkpoints.restore(print, lambda: trainer.step)
-        self._save_every = config.save_every or min(hooks.evaluate_every or _SAVE_EVERY, _SAVE_EVERY)
+        # Few examples make an epoch of an update or two, whose evaluation may have nothing to evaluate.
+        evaluate_every = hooks.evaluate_every if any(one.evaluate for one in inputs) else 0
+        self._save_every = config.save_every or min(evaluate_every or _SAVE_EVERY, _SAVE_EVERY)
         if self._chief:
             new = config.keep + 1 - len(self._checkpoints.steps)
             trainer.check_space(hooks.directory, new, self._save_every)

@@ -279,6 +279,13 @@ def test_too_little_room_for_the_checkpoints_is_reported_before_the_first_update
     train(tmp_path / "fewer", **settings | {"keep": 1})
 
 
+@pytest.mark.parametrize("evaluate, steps", [(None, [3]), (lambda: {"accuracy": 0.5}, [1, 2, 3])])
+def test_checkpoints_are_written_at_evaluations_only_where_something_is_evaluated(tmp_path, evaluate, steps):
+    train(tmp_path, total_steps=3, evaluate=evaluate, evaluate_every=1, keep=9)
+    names = sorted(path.stem for path in (tmp_path / "checkpoints").glob("step-*.index"))
+    assert names == [f"step-{step}" for step in steps]
+
+
 def test_data_that_changed_during_the_run_stop_it_before_a_checkpoint_is_written(tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("one\n\ntwo\n")
