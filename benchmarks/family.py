@@ -102,14 +102,20 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)  # member:seed, in a process of its own
     arguments = parser.parse_args()
     members = GROUPS.get(arguments.members) or arguments.members.split(",")
-    known = {*UPDATES, *PARTS}
-    if unknown := set(members) - known:
-        parser.error(f"--members: unknown {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
+    for flag, given, known in (
+        ("members", members, [*UPDATES, *PARTS]),
+        ("tasks", arguments.tasks.split(","), [*TASKS]),
+    ):
+        if unknown := set(given) - set(known):
+            parser.error(f"--{flag}: unknown {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
     if arguments.one:
         return train(arguments)
     results = arguments.output / "family.json"
     if arguments.data:
-        make_texts(arguments.data)
+        try:
+            make_texts(arguments.data)
+        except FileNotFoundError as error:
+            parser.error(f"--data={arguments.data}: it lacks {error.filename}")
         wanted = [f"{member}:{seed}" for seed in range(arguments.seeds) for member in members]
         done = {f"{row['member']}:{row['seed']}" for row in read(results)}
         cores = sorted(os.sched_getaffinity(0))
