@@ -82,21 +82,22 @@ def measure(init: str, few: Examples, validation: Examples, arguments: dict[str,
     return model.evaluate(*map(list, zip(*validation, strict=True)), batch_size=128)["accuracy"], seconds
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Mean accuracy and its standard deviation over the draws."""
-    found: dict[tuple[str, int], dict[str, list[float]]] = collections.defaultdict(
-        lambda: collections.defaultdict(list)
+def table(rows: Sequence[Row], methods: Sequence[str]) -> str:
+    """Mean accuracy and its standard deviation over the draws that all these methods have."""
+    found: dict[tuple[str, int], dict[int, dict[str, float]]] = collections.defaultdict(
+        lambda: collections.defaultdict(dict)
     )
     for row in rows:
-        found[row.data, row.size][row.method].append(row.accuracy)
-    lines = [f"| data | examples per class | draws | {' | '.join(METHODS)} |", "|---|---|---|" + "---|" * len(METHODS)]
-    for (data, size), by_method in found.items():
-        draws = min(len(values) for values in by_method.values())
-        cells = [
-            f"{statistics.mean(values):.3f} ± {statistics.stdev(values) if len(values) > 1 else 0:.3f}"
-            for values in (by_method[name] or [0.0] for name in METHODS)
-        ]
-        lines.append(f"| {data} | {size} | {draws} | {' | '.join(cells)} |")
+        found[row.data, row.size][row.seed][row.method] = row.accuracy
+    lines = [f"| data | examples per class | draws | {' | '.join(methods)} |", "|---|---|---|" + "---|" * len(methods)]
+    for (data, size), by_seed in found.items():
+        draws = [one for one in by_seed.values() if {*methods} <= one.keys()]
+        if draws:
+            values = [[one[name] for one in draws] for name in methods]
+            spreads = [statistics.stdev(one) if len(one) > 1 else 0 for one in values]
+            means = map(statistics.mean, values)
+            cells = [f"{mean:.3f} ± {spread:.3f}" for mean, spread in zip(means, spreads, strict=True)]
+            lines.append(f"| {data} | {size} | {len(draws)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -110,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--methods", default=",".join(METHODS))
     arguments = parser.parse_args(argv)
-    rows: list[Row] = []
+    rows, methods = list[Row](), arguments.methods.split(",")
     if os.path.exists(arguments.output):
         with open(arguments.output, encoding="utf-8") as file:
             rows = [Row(**json.loads(line)) for line in file]
@@ -120,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             training, validation = read(pathlib.Path(arguments.data_dir), data)
             for size in map(int, arguments.sizes.split(",")):
                 few = drawn(training, size, seed)
-                for method in arguments.methods.split(","):
+                for method in methods:
                     if (data, size, seed, method) in known:
                         continue
                     accuracy, seconds = measure(
@@ -129,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     rows.append(Row(data, size, seed, method, round(accuracy, 4), round(seconds, 1)))
                     with open(arguments.output, "a", encoding="utf-8") as file:
                         file.write(json.dumps(dataclasses.asdict(rows[-1])) + "\n")
-    print(table(rows))
+    print(table(rows, methods))
 
 
 if __name__ == "__main__":
