@@ -23,10 +23,11 @@ from bert_tf.training.runs.compression import measured  # noqa: E402
 
 def _measured(export: str, data_dir: str) -> dict[str, Any]:
     version = predictions.find_version(export)
-    task = predictions.task_of(version)
+    predictor = predictions.load(version)
+    task = predictor.task
     split = Split(Source(task.data, data_dir, task.example), "validation")
     split.prepare(task)
-    return {"metric": task.monitor, "export": version} | measured(task, version, split, split.examples)
+    return {"metric": task.monitor, "export": version} | measured(predictor, version, split, split.examples)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Makes a fine-tuned model small: python -m bert_tf.compress --model_dir=DIR --data_dir=DATA --target_size=20MB ...
+"""Makes a fine-tuned model or an encoder small: python -m bert_tf.compress --model_dir=DIR --target_size=20MB ...
 
 Tries a smaller vocabulary, 8 bits and so on, and stops at the first model that meets the target.
 """
@@ -8,13 +8,14 @@ import re
 from absl import flags
 
 from bert_tf.app import data_flags, run, strategy_flags
-from bert_tf.checkpoints.directory import files_of, load_fine_tuned
+from bert_tf.checkpoints.directory import files_of
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output
-from bert_tf.inference.saved_model import on_cpu
 from bert_tf.report.file_reporter import FileReporter
+from bert_tf.tasks.embeddings import Embeddings
 from bert_tf.training import strategy
-from bert_tf.training.runs.compression import Target, compress
+from bert_tf.training.runs.compression import Target, compress, task_of
+from bert_tf.training.runs.compression_steps import STEPS, STEPS_OF_ENCODERS
 from bert_tf.training.state.signals import terminable
 
 _UNITS = {"kb": 1e-3, "mb": 1.0, "gb": 1e3}  # MB
@@ -40,9 +41,7 @@ def main(_: list[str]) -> None:
     target = Target(_megabytes(_SIZE.value), _MS.value).check()
     check_output(_OUTPUT_DIR.value, directory=True, inputs=files_of(_MODEL_DIR.value))
     devices = strategy.create(*_STRATEGY())
-    with on_cpu():
-        task = load_fine_tuned(_MODEL_DIR.value)[0]
-    task = task.replaced(data=_DATA(task.data))
+    task = task_of(_MODEL_DIR.value, _DATA_DIR.value, _DATA)
     output = _OUTPUT_DIR.value
     with terminable(output):
         results = compress(
@@ -53,6 +52,7 @@ def main(_: list[str]) -> None:
             devices,
             task=task,
             texts=_TEXTS.value,
+            steps=STEPS_OF_ENCODERS if isinstance(task, Embeddings) else STEPS,
             reporter=FileReporter(),
         )
     best = results["rows"][-1]

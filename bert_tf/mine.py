@@ -5,7 +5,6 @@ A killed run continues with the vectors that it has computed.
 
 import functools
 import itertools
-import shutil
 
 from absl import flags
 
@@ -16,7 +15,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import check_output, replacing
 from bert_tf.inference.embedder import open_embedder
 from bert_tf.inference.extraction import read_texts
-from bert_tf.inference.mining import Limits, filtered, mine, write_groups
+from bert_tf.inference.mining import Limits, filtered, mine, vectors_in, write_groups
 from bert_tf.inference.reranking import open_reranker, score
 from bert_tf.inference.retrieval import check_unscored
 from bert_tf.inputs.datasets.examples import ReadReport, TextGroup, is_blank
@@ -62,7 +61,7 @@ def main(_: list[str]) -> None:
         raise ConfigError(f"--output={output}: expected a name that ends in .jsonl")
     limits = _limits().check()
     embedder = open_embedder(_INIT.value)
-    infer_in(_DTYPE.value, embedder.model)
+    dtype = infer_in(_DTYPE.value, embedder.model)
     examples = list(source.examples(report, _SPLIT.value))
     print_report(source.where(_SPLIT.value), report)
     pairs: list[tuple[str, str]] = []
@@ -74,15 +73,12 @@ def main(_: list[str]) -> None:
     given = (text for example in examples for text in example.texts[1:])
     corpus = list(dict.fromkeys(itertools.chain(given, _further(_CORPUS.value))))
     folder = f"{output}.vectors"
-    with replacing(output) as temporary:
-        # A reranker leaves out some: it chooses from all ranks.
-        found = mine(
-            embedder, pairs, corpus, folder, limits.of_ranks() if _RERANKER.value else limits, _BATCH_SIZE.value
-        )
+    with vectors_in(folder), replacing(output) as temporary:
+        before = limits.before_scores() if _RERANKER.value else limits
+        found = mine(embedder, pairs, corpus, folder, before, _BATCH_SIZE.value, dtype)
         if _RERANKER.value:
             found = filtered(found, limits, functools.partial(score, *open_reranker(_RERANKER.value)))
         count, without = write_groups(temporary, found, scores=_SCORES.value)
-    shutil.rmtree(folder)
     none = f"; {without:,} without any negative{' were left out' if _SCORES.value else ''}" if without else ""
     print(f"{output}: {count:,} pairs with negatives from {len(corpus):,} texts{none}")
 

@@ -16,6 +16,7 @@ from bert_tf.checkpoints import static_model
 from bert_tf.checkpoints.static_model import StaticModel
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import EmbeddingsConfig, ExampleData, FeatureConfig, TrainConfig
+from bert_tf.config.tasks import NEW_VECTORS
 from bert_tf.config.train import BatchSize, InferenceDtype
 from bert_tf.config.values import checked_arguments
 from bert_tf.errors import ConfigError
@@ -23,7 +24,6 @@ from bert_tf.files import temporary_directory, text_path
 from bert_tf.inference.embedder import Embedder, StaticEmbedder, embedder_of, open_vectors
 from bert_tf.inference.extraction import vectors_of
 from bert_tf.inference.portable import ExportedFile, export_embedder
-from bert_tf.inference.retrieval import passage_prompt, query_prompt
 from bert_tf.inference.saved_model import Exported, export, on_cpu
 from bert_tf.inference.session import ExportFormat, Optimization
 from bert_tf.inference.static_vectors import COEFFICIENT, SIZE, static_of
@@ -217,9 +217,10 @@ class SentenceEncoder(VectorModel):
     def static(self, *, size: int = SIZE, coefficient: float = COEFFICIENT) -> "SentenceEncoder":
         """Makes a static model: a table with a vector for each piece of the vocabulary, and no encoder (model2vec).
 
-        The vector of a text is the mean of those of its pieces, normalized: hundreds of times as fast, and less exact,
-        as it does not depend on the order of words. The table has the principal components of the vectors that the
-        encoder gives to single pieces, with the weights a / (a + p) of SIF (Arora et al., 2017), p from Zipf's law.
+        The vector of a text is the mean of those of its pieces, normalized: 40 times as fast for single texts, over 200
+        times in batches, and less exact, as it does not depend on the order of words. The table has the principal
+        components of the vectors that the encoder gives to single pieces, with the weights a / (a + p) of SIF (Arora et
+        al., 2017), p from Zipf's law.
 
         Args:
             size: number of values of a vector, up to those of the encoder's.
@@ -254,10 +255,10 @@ class SentenceEncoder(VectorModel):
         """
         given = self._labelled(x, y, "x")
         split = Split(InMemory(self._data(given), self._kind.example, {"validation": given}), "validation")
-        task = Embeddings.judging(self.tokenizer, self._data(given), split.examples)
+        task = Embeddings.judging(self.tokenizer, self._data(given), split.examples, EmbeddingsConfig())
         firsts = list(dict.fromkeys(example.texts[0] for example in split.examples))
         others = list(dict.fromkeys(text for example in split.examples for text in example.texts[1:]))
-        names = query_prompt(self._embedder), passage_prompt(self._embedder)
+        names = self._embedder.config.query_name, self._embedder.config.passage_name
         of_firsts, of_others = (
             dict(zip(texts, self.encode(texts, prompt_name=name, batch_size=batch_size), strict=True))
             for texts, name in zip((firsts, others), names, strict=True)
@@ -272,8 +273,9 @@ class SentenceEncoder(VectorModel):
         """The settings of vectors that `from_pretrained` got or the model was published with, if any."""
         if isinstance(self._embedder, StaticEmbedder):
             raise ConfigError("a static model is not trained by fit; train its encoder, and make a new one (static)")
-        known = self._settings or self._start.checkpoint.own_vectors
-        return {"vectors": self._opened, "max_length": self._opened.max_length} if known else {}
+        if self._start.checkpoint.own_vectors:
+            return {"vectors": self._opened, "max_length": self._opened.max_length}
+        return {"vectors": dataclasses.replace(NEW_VECTORS, **self._settings)} if self._settings else {}
 
     def _take(self, trained: Checkpoint) -> None:
         self._open(trained, {})

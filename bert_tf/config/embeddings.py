@@ -99,6 +99,16 @@ class EmbeddingConfig:
         """The text in front of each text."""
         return self.prompts[self.prompt_name] if self.prompt_name else ""
 
+    @property
+    def query_name(self) -> str:
+        """Name of the prompt in front of queries; "" for none."""
+        return "query" if "query" in self.prompts else self.prompt_name
+
+    @property
+    def passage_name(self) -> str:
+        """Name of the prompt in front of the texts that queries are to find; "" for none."""
+        return next((name for name in ("passage", "document") if name in self.prompts), self.prompt_name)
+
     def check(self) -> Self:
         """Raises ConfigError for invalid values and combinations."""
         check_fields(self)

@@ -15,7 +15,7 @@ from bert_tf.errors import ConfigError
 _LABELS = "write each once, as --config.task.labels=\"('neg','pos')\""
 _LENGTH: Rule = {"at_least": 8, "at_most": 1_000_000}
 _SPECIAL = 3  # special tokens of a pair of texts; RoBERTa's four shorten a stride that is too long
-_NEW_VECTORS = EmbeddingConfig(pool="mean", long_texts="head", normalize=True)  # of a checkpoint without any
+NEW_VECTORS = EmbeddingConfig(pool="mean", long_texts="head", normalize=True)  # of a checkpoint without any
 _TOKENS: Rule = {"at_least": 1, "at_most": 1_000_000}
 
 
@@ -136,7 +136,7 @@ class ClassificationConfig(LabelsConfig, api="TextClassifier"):
     def published(self, vectors: EmbeddingConfig | None, limit: int) -> "ClassificationConfig":
         if self.head != "vector":
             return self
-        own = self.vectors or vectors or _NEW_VECTORS
+        own = self.vectors or vectors or NEW_VECTORS
         kept = {name: getattr(own, name) for name in ("pool", "features", "dense", "size", "normalize")}
         return dataclasses.replace(self, vectors=EmbeddingConfig(**kept))
 
@@ -308,9 +308,9 @@ class EmbeddingsConfig(TaskConfig, api="SentenceEncoder"):
         max_length: tokens per text, special tokens included; 0 for those of the checkpoint, or 256.
         objective: what is learned; "" for the first that fits the examples (`OBJECTIVES`). "in_batch": the second text
             of each example is nearer to the first than all others of the batch, and than its further texts (Henderson
-            et al., 2017, arXiv:1705.00652). "triplet": the second text is nearer to the first than the third, by
-            `margin`. "cosent": cosines are in the order of the numbers. "cosine": cosines are the numbers, from 0 to 1.
-            "batch_hard": the farthest text of the same class is nearer than the nearest of another, by `margin`
+            et al., 2017, arXiv:1705.00652). "triplet": the second text is nearer to the first than each further text,
+            by `margin`. "cosent": cosines are in the order of the numbers. "cosine": cosines are the numbers, from 0 to
+            1. "batch_hard": the farthest text of the same class is nearer than the nearest of another, by `margin`
             (Hermans et al., 2017, arXiv:1703.07737). "class_pairs": cosines are 1 within a class, and 0 between classes
             (Tunstall et al., 2022, arXiv:2209.11055). "margin_mse": dot products differ as the scores do (Hofstaetter
             et al., 2020, arXiv:2010.02666). "kl": their softmax is that of the scores. "same_vectors": all texts of an
@@ -325,8 +325,8 @@ class EmbeddingsConfig(TaskConfig, api="SentenceEncoder"):
         both_directions: whether "in_batch" also finds the first text by the second.
         margin: of "triplet" and "batch_hard", in cosine distance.
         temperature: of "kl".
-        matryoshka: sizes to which vectors can be cut: the loss is the sum of those of the first so many values
-            (Kusupati et al., 2022, arXiv:2205.13147); () for the whole vector.
+        matryoshka: sizes to which vectors can be cut: the loss is the sum of those of the first so many values,
+            scaled to length 1 (Kusupati et al., 2022, arXiv:2205.13147); () for the whole vector.
         query_prompt, passage_prompt: text in front of the first text of each example, and in front of the others, in
             training and, by the names "query" and "passage", in use; None for those of the checkpoint.
         teacher: sentence encoder whose vectors are learned, for "same_vectors"; "" for none.
@@ -377,15 +377,14 @@ class EmbeddingsConfig(TaskConfig, api="SentenceEncoder"):
 
     def published(self, vectors: EmbeddingConfig | None, limit: int) -> "EmbeddingsConfig":
         scale = self.scale or (1.0 if self.sparse else 20.0)
-        own = self.vectors or vectors or _NEW_VECTORS
+        own = self.vectors or vectors or NEW_VECTORS
         length = self.max_length or min(own.max_length or 256, limit)
         prompts = dict(own.prompts)
         for name, prompt in (("query", self.query_prompt), ("passage", self.passage_prompt)):
             if prompt is not None:
                 prompts[name] = prompt
         own = dataclasses.replace(own, max_length=length, long_texts="head", prompts=prompts)
-        query = prompts.get("query", own.prompt)
-        passage = next((prompts[name] for name in ("passage", "document") if name in prompts), own.prompt)
+        query, passage = (prompts.get(name, "") for name in (own.query_name, own.passage_name))
         if not own.include_prompt and (query or passage):
             raise ConfigError(
                 "the checkpoint does not pool the tokens of its prompts, which is not supported in training; set "

@@ -59,8 +59,6 @@ def embedder_of(
         if checkpoint.report.no_vectors:
             raise DataError(checkpoint.report.no_vectors)
         config = checkpoint.own_vectors or config
-    for name in settings.keys() - {field.name for field in dataclasses.fields(EmbeddingConfig)}:
-        raise ConfigError(unknown_field(EmbeddingConfig, name, "vectors"))
     return Embedder(
         checkpoint.encoder(dtype="float32"), tokenizer, dataclasses.replace(config, **settings), checkpoint.tensors
     )
@@ -114,7 +112,7 @@ class Embedder:
 
     def with_prompt(self, name: str) -> "Embedder":
         """The same model with another prompt, by its name in the config; "" for none."""
-        return self.replaced(prompt_name=name)
+        return self if name == self.config.prompt_name else self.replaced(prompt_name=name)
 
     def replaced(self, **fields: Any) -> "Embedder":
         """The same model with other values of fields of its config."""
@@ -174,7 +172,7 @@ class StaticEmbedder(Embedder):
         return StaticEmbedder(self.static, dataclasses.replace(self.config, **fields))
 
 
-def static_embedder(static: StaticModel, path: StrPath = "", **settings: Any) -> StaticEmbedder:
+def static_embedder(static: StaticModel, path: StrPath, **settings: Any) -> StaticEmbedder:
     """The embedder of a static model; arguments as for `embedder_of`."""
     config = dataclasses.replace(static.vectors, **settings)
     for field in dataclasses.fields(EmbeddingConfig):

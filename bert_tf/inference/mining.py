@@ -1,5 +1,6 @@
 """Hard negatives: texts that a model finds for a query, and that do not belong to it."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -10,16 +11,18 @@ import numpy as np
 
 from bert_tf.config import to_dict
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import read_json, write_json
+from bert_tf.files import check_own_directory, read_json, write_json
 from bert_tf.inference.embedder import Embedder
 from bert_tf.inference.extraction import vectors_of
-from bert_tf.inference.retrieval import BLOCK, passage_prompt, prompted, query_prompt
-from bert_tf.inputs.identity import digest, weights_identity
+from bert_tf.inference.retrieval import BLOCK
+from bert_tf.inputs.identity import digest, tokenizer_identity, weights_identity
+from bert_tf.locks import locked
 from bert_tf.metrics.retrieval import nearest, unit_vectors
 from bert_tf.progress import bar
 from bert_tf.types import Array, Json
 
-_DONE = "done.json"  # in the folder of vectors: what they are of, and how many there are
+# In the folder of vectors: what they are of, and how many there are; and they themselves.
+_DONE, _VECTORS = "done.json", "vectors.npy"
 
 
 class Limits(NamedTuple):
@@ -29,7 +32,7 @@ class Limits(NamedTuple):
         first, last: ranks, from 1: the first ones may belong to the query without anybody having said so.
         negatives: number of them for each query.
         margin: a negative's score is at least so much below that of the text that belongs to the query; None for any.
-        most: highest score of a negative; None for any.
+        max_score: highest score of a negative; None for any.
         draw: whether negatives are drawn from the ranks, instead of taking the first ones.
         seed: of the draw.
     """
@@ -38,7 +41,7 @@ class Limits(NamedTuple):
     last: int = 100
     negatives: int = 5
     margin: float | None = None
-    most: float | None = None
+    max_score: float | None = None
     draw: bool = False
     seed: int = 0
 
@@ -50,8 +53,10 @@ class Limits(NamedTuple):
             raise ConfigError(f"{self.negatives} negatives from the ranks {self.first} to {self.last}; expected fewer")
         return self
 
-    def of_ranks(self) -> "Limits":
-        """Only the ranks, all of whose texts are negatives."""
+    def before_scores(self) -> "Limits":
+        """Limits before `filtered`: all texts of the ranks, if other scores may leave out some."""
+        if self.margin is None and self.max_score is None:
+            return self
         return Limits(self.first, self.last, self.last - self.first + 1)
 
     def chooser(self) -> Callable[[float, list[tuple[str, float]]], list[tuple[str, float]]]:
@@ -62,7 +67,8 @@ class Limits(NamedTuple):
             fitting = [
                 (text, value)
                 for text, value in candidates
-                if (self.margin is None or value <= right - self.margin) and (self.most is None or value <= self.most)
+                if (self.margin is None or value <= right - self.margin)
+                and (self.max_score is None or value <= self.max_score)
             ]
             if self.draw and len(fitting) > self.negatives:
                 chosen = np.sort(generator.choice(len(fitting), self.negatives, replace=False))
@@ -89,7 +95,7 @@ class Mined(NamedTuple):
 
 def mine(
     embedder: Embedder, pairs: Sequence[tuple[str, str]], corpus: Sequence[str], folder: str, limits: Limits,
-    batch_size: int,
+    batch_size: int, dtype: str = "float32",
 ) -> Iterator[Mined]:  # fmt: skip
     """Finds negatives for pairs.
 
@@ -100,6 +106,7 @@ def mine(
         folder: gets the vectors of the corpus while this runs; what a killed run has left there is used again.
         limits: of the negatives.
         batch_size: texts per batch.
+        dtype: in which the embedder computes.
 
     Yields:
         Each pair with up to `limits.negatives` negatives, in the order of the pairs.
@@ -113,10 +120,10 @@ def mine(
         own.setdefault(query, set()).add(numbers[text])
         if query in numbers:  # a query that is a text of the corpus finds itself
             own[query].add(numbers[query])
-    vectors = _stored_vectors(embedder, corpus, folder, batch_size)
+    vectors = _stored_vectors(embedder, corpus, folder, batch_size, dtype)
     queries = list(own)
     rows = {query: row for row, query in enumerate(queries)}
-    asked = unit_vectors(vectors_of(prompted(embedder, query_prompt(embedder)), queries, batch_size))
+    asked = unit_vectors(vectors_of(embedder.with_prompt(embedder.config.query_name), queries, batch_size))
     most = limits.last + max(map(len, own.values()))
     indices, products = nearest(asked, _blocks(vectors), min(most, len(corpus)))
     choose = limits.chooser()
@@ -147,14 +154,31 @@ def filtered(
         yield one._replace(negatives=[text for text, _ in chosen], scores=[own, *(value for _, value in chosen)])
 
 
-def _stored_vectors(embedder: Embedder, corpus: Sequence[str], folder: str, batch_size: int) -> Array:
+@contextlib.contextmanager
+def vectors_in(folder: str) -> Iterator[None]:
+    """Keeps a folder for the vectors of `mine`, which is removed when all has ended well.
+
+    Raises:
+        ConfigError: the folder holds other files, or another process uses it.
+    """
+    check_own_directory(folder, [_DONE, _VECTORS], "vectors")
+    with locked(folder):
+        yield
+        for name in (_DONE, _VECTORS):
+            os.remove(os.path.join(folder, name))
+    if os.path.isdir(folder):  # of a run that was killed before
+        os.rmdir(folder)
+
+
+def _stored_vectors(embedder: Embedder, corpus: Sequence[str], folder: str, batch_size: int, dtype: str) -> Array:
     """Unit vectors of the corpus, float32 [texts, size], in a file that is mapped into memory."""
     os.makedirs(folder, exist_ok=True)
-    path, state = os.path.join(folder, "vectors.npy"), os.path.join(folder, _DONE)
+    path, state = os.path.join(folder, _VECTORS), os.path.join(folder, _DONE)
     identity = digest(
         [
             weights_identity(embedder.weights),
-            str(embedder.encoder.dtype_policy.name),
+            dtype,
+            tokenizer_identity(embedder.tokenizer)["fingerprint"],
             to_dict(embedder.config),
             list(corpus),
         ]
@@ -164,10 +188,10 @@ def _stored_vectors(embedder: Embedder, corpus: Sequence[str], folder: str, batc
     if done:
         vectors: np.memmap[Any, Any] = np.lib.format.open_memmap(path, "r+")
     else:
-        if before:  # of other vectors, which the file no longer holds as soon as it is opened
+        if os.path.exists(state):  # of other vectors, which the file no longer holds as soon as it is opened
             os.remove(state)
         vectors = np.lib.format.open_memmap(path, "w+", np.float32, (len(corpus), embedder.size))
-    passages = prompted(embedder, passage_prompt(embedder))
+    passages = embedder.with_prompt(embedder.config.passage_name)
     with bar("encode", len(corpus), "text", done=done) as line:
         for first in range(done, len(corpus), BLOCK):
             block = corpus[first : first + BLOCK]

@@ -155,26 +155,11 @@ class Ranking(NamedTuple):
         return by_query(found, judged)
 
 
-def passage_prompt(embedder: Embedder) -> str | None:
-    """Name of the prompt in front of the texts that are searched; None for the model's default."""
-    return next((name for name in ("passage", "document") if name in embedder.config.prompts), None)
-
-
-def query_prompt(embedder: Embedder) -> str | None:
-    """Name of the prompt in front of queries; None for the model's default."""
-    return "query" if "query" in embedder.config.prompts else None
-
-
-def prompted(embedder: Embedder, name: str | None) -> Embedder:
-    """The embedder with one of its prompts; unchanged for None."""
-    return embedder if name is None else embedder.with_prompt(name)
-
-
 def encoded_blocks(
-    embedder: Embedder, texts: Iterator[tuple[str, str]], batch_size: int, ids: list[str], *, title: str = "encode"
+    embedder: Embedder, texts: Iterator[tuple[str, str]], batch_size: int, ids: list[str]
 ) -> Iterator[Array]:
-    """Streams unit vectors of texts in blocks, float32 [BLOCK, size] each; their ids are appended to `ids`."""
-    with bar(title, None, "text") as line:
+    """Streams unit vectors of texts in blocks, float32 [up to BLOCK, size] each; their ids are appended to `ids`."""
+    with bar("encode", None, "text") as line:
         while block := list(itertools.islice(texts, BLOCK)):
             ids.extend(one for one, _ in block)
             yield unit_vectors(vectors_of(embedder, [text for _, text in block], batch_size)).astype(np.float32)
@@ -187,11 +172,10 @@ def search(embedder: Embedder, collection: Collection, batch_size: int, depth: i
     Queries and texts get the prompts "query" and "passage" (or "document"), where the model has them.
     """
     queries = list(collection.queries)
-    asked = vectors_of(
-        prompted(embedder, query_prompt(embedder)), [collection.queries[query] for query in queries], batch_size
-    )
+    of_queries = embedder.with_prompt(embedder.config.query_name)
+    asked = vectors_of(of_queries, [collection.queries[query] for query in queries], batch_size)
     ids: list[str] = []
-    blocks = encoded_blocks(prompted(embedder, passage_prompt(embedder)), collection.texts(), batch_size, ids)
+    blocks = encoded_blocks(embedder.with_prompt(embedder.config.passage_name), collection.texts(), batch_size, ids)
     indices, products = nearest(unit_vectors(asked), blocks, depth + 1)
     rows = [
         [(ids[number], float(value)) for number, value in zip(row, values, strict=True)
@@ -257,9 +241,9 @@ def analysis_of(collection: Collection, ranking: Ranking, columns: dict[str, Arr
     return ErrorAnalysis(intervals=intervals, errors=errors)
 
 
-def write_run(path: str, ranking: Ranking, tag: str = "bert_tf") -> None:
-    """Writes a run file of TREC: query, Q0, text, rank from 1, score, tag."""
+def write_run(path: str, ranking: Ranking) -> None:
+    """Writes a run file of TREC: query, Q0, text, rank from 1, score, name of the run."""
     with open(path, "w", encoding="utf-8") as file:
         for query, found, scores in zip(ranking.queries, ranking.found, ranking.scores, strict=True):
             for rank, (one, score) in enumerate(zip(found, scores, strict=True), 1):
-                file.write(f"{query} Q0 {one} {rank} {score:.9g} {tag}\n")
+                file.write(f"{query} Q0 {one} {rank} {score:.9g} bert_tf\n")

@@ -4,7 +4,7 @@ The trained model is a sentence encoder like a published one: an encoder with se
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import keras
@@ -14,7 +14,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, EmbeddingsConfig, ExampleData
 from bert_tf.config.embeddings import OBJECTIVES
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import Labels, TextGroup
+from bert_tf.inputs.datasets.examples import Labels, ReadReport, TextGroup
 from bert_tf.metrics.accuracy_and_f1 import correlations
 from bert_tf.metrics.retrieval import DEPTHS, by_query, means, nearest, unit_vectors
 from bert_tf.model.encoder import BertEncoder
@@ -24,6 +24,7 @@ from bert_tf.progress import log
 from bert_tf.tasks.benchmark import LISTED, ErrorAnalysis, ErrorExample
 from bert_tf.tasks.contrastive import Groups, loss_of
 from bert_tf.tasks.objective import JointObjective, rows_of
+from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.sparse_encoding import SparseEncoding
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.text_groups import (
@@ -187,6 +188,15 @@ class EmbeddingsCodec(GroupsCodec):
 
     def answer_tokens(self, features: Tensors, outputs: Tensors) -> Tensors:
         return {"vector": outputs["vector"]}
+
+    def requests(self, examples: list[Any]) -> Iterator[tuple[Sequence[int], str, dict[str, Array]]]:
+        """What an export of the vectors, without a prompt of its own, is sent for texts that `distinct` returns."""
+        prompts = self.config.passage_prompt or "", self.config.query_prompt or ""
+        texts = [prompts[example.is_first] + example.texts[0] for example in examples]
+        yield range(len(texts)), DEFAULT, {"text": np.array([text.encode() for text in texts], object)}
+
+    def response(self, outputs: dict[str, Array]) -> dict[str, Array]:
+        return {"vectors": outputs["vector"][:, np.newaxis]}
 
     def _predictions(self, examples: list[TextGroup], answers: dict[str, Array]) -> list[Json]:
         return [
@@ -367,14 +377,24 @@ class Embeddings(GroupsTask):
         return {"": (task, config)}
 
     @classmethod
-    def judging(cls, tokenizer: BaseTokenizer, data: ExampleData, examples: list[TextGroup]) -> Self:
+    def judging(
+        cls, tokenizer: BaseTokenizer, data: ExampleData, examples: list[TextGroup], config: EmbeddingsConfig
+    ) -> Self:
         """A task that judges vectors of such examples, which need not be fit to be learned from."""
-        task = cls(tokenizer, EmbeddingsConfig(), data)
+        task = cls(tokenizer, config, data)
         kind = kind_of(examples)
         task._learn_groups(examples, None, kind)
         task.state.classes = tuple(sorted({str(example.label) for example in examples})) if kind == "classes" else ()
         task._assemble()
         return task
+
+    def check(self, examples: list[TextGroup], read_report: ReadReport) -> None:
+        own, kind = self.state.kind, kind_of(examples) if self.state.kind != "vectors" else "vectors"
+        if kind != own and not {kind, own} <= {*RETRIEVAL}:
+            raise DataError(
+                f"{examples[0].location}: {kind}, and the training examples are {own}; expected one kind: evaluate the "
+                "trained encoder on others (python -m bert_tf.retrieve, SentenceEncoder.evaluate)"
+            )
 
     def _learn(self, examples: list[TextGroup], labels: Labels | None) -> None:
         state, first = self.state, examples[0]

@@ -14,6 +14,7 @@ from bert_tf.inference.mining import Limits, mine, write_groups
 from bert_tf.inference.reranking import open_reranker, score
 from bert_tf.inference.retrieval import open_collection, search, write_run
 from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.inputs.datasets.groups import read_groups
 from bert_tf.metrics.retrieval import means, unit_vectors
 from tests.errors import raises
 from tests.tasks.harness import fitted
@@ -134,10 +135,21 @@ def test_negatives_are_the_nearest_texts_that_do_not_belong_to_the_query(embedde
 
 
 def test_negatives_keep_their_distance_and_are_drawn_where_asked(embedder, tmp_path):
-    for one in mined(embedder, tmp_path, margin=0.05):
-        assert all(score <= one.scores[0] - 0.05 for score in one.scores[1:])
-    for one in mined(embedder, tmp_path, most=0.5):
-        assert all(score <= 0.5 for score in one.scores[1:])
+    every = list(mined(embedder, tmp_path, last=len(TEXTS), negatives=len(TEXTS)))
+    highest = float(np.median([score for one in every for score in one.scores[1:]]))
+    margin = float(np.median([one.scores[0] - score for one in every for score in one.scores[1:]]))
+    cases = ({"margin": margin}, lambda right: right - margin), ({"max_score": highest}, lambda _: highest)
+    for limits, limit_of in cases:
+        lengths = []
+        for one, of_all in zip(mined(embedder, tmp_path, last=len(TEXTS), **limits), every, strict=True):
+            fitting = [
+                text
+                for text, score in zip(of_all.negatives, of_all.scores[1:], strict=True)
+                if score <= limit_of(of_all.scores[0])
+            ]
+            assert one.negatives == fitting[:3]
+            lengths.append(len(fitting))
+        assert 0 < sum(lengths) < len(every) * len(of_all.negatives)
     drawn = [tuple(one.negatives for one in mined(embedder, tmp_path, draw=True, seed=seed)) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
 
@@ -157,18 +169,24 @@ def test_a_killed_run_continues_with_the_vectors_that_it_has(embedder, tmp_path,
         mined(embedder, tmp_path)
     found = mined(embedder, tmp_path)
     assert calls == [5, 5, 2, 2, 3]  # the last block again, then the queries
+    (tmp_path / "vectors.npy").unlink()  # and the others are computed again, of which there are none yet
+    calls[:] = [0, 0]
+    with pytest.raises(KeyboardInterrupt):
+        mined(embedder, tmp_path)
+    assert not (tmp_path / "done.json").exists()
     monkeypatch.undo()
     assert [one.negatives for one in found] == [one.negatives for one in mined(embedder, tmp_path / "other")]
 
 
 def test_groups_are_written_as_they_are_read(embedder, tmp_path):
     path = str(tmp_path / "x.jsonl")
-    assert write_groups(path, mined(embedder, tmp_path, most=-2.0)) == (4, 4)
-    count, without = write_groups(path, mined(embedder, tmp_path), scores=True)
-    with open(path) as file:
-        lines = [json.loads(line) for line in file]
-    assert (count, without) == (4, 0) and [len(line["negatives"]) for line in lines] == [3] * 4
-    assert [len(line["scores"]) for line in lines] == [4] * 4
+    assert write_groups(path, mined(embedder, tmp_path, max_score=-2.0)) == (4, 4)
+    found = mined(embedder, tmp_path)
+    assert write_groups(path, found, scores=True) == (4, 0)
+    read = list(read_groups(path))
+    assert [one.texts for one in read] == [(own.query, own.positive, *own.negatives) for own in found]
+    np.testing.assert_allclose([one.label for one in read], [own.scores for own in found], atol=1e-6)
+    assert {len(one.texts) for one in read} == {5}
 
 
 def test_ranks_that_cannot_hold_the_negatives_are_refused(embedder, tmp_path):
@@ -195,7 +213,7 @@ def test_a_reranker_sorts_the_first_texts_and_leaves_the_rest(embedder, tmp_path
 
 def test_negatives_are_chosen_by_the_scores_of_a_reranker(embedder, tmp_path):
     limits = Limits(1, 8, 3, margin=1.0)
-    every = list(mine(embedder, PAIRS, TEXTS, str(tmp_path), limits.of_ranks(), 4))
+    every = list(mine(embedder, PAIRS, TEXTS, str(tmp_path), limits.before_scores(), 4))
     assert all(len(one.negatives) == 8 for one in every)
     for one, of_all in zip(mining.filtered(iter(every), limits, lengths), every, strict=True):
         assert one.negatives == [text for text in of_all.negatives if len(text) > len(one.positive)][:3]
@@ -265,3 +283,9 @@ def test_the_programs_find_and_mine_with_vectors_of_a_size(programs, embedder, t
     assert all(len(line["negatives"]) == 2 and line["positive"] not in line["negatives"] for line in lines)
     done = programs("mine", *mining, f"--output={pairs}")
     assert done.status == 2 and "pairs.jsonl" in done.error_line
+    vectors = tmp_path / "mined.jsonl.vectors"
+    assert not vectors.exists()
+    vectors.mkdir()
+    (vectors / "thesis.txt").touch()
+    done = programs("mine", *mining, "--negatives=2")
+    assert done.status == 2 and "thesis.txt" in done.error_line and (vectors / "thesis.txt").exists()

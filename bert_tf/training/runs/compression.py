@@ -1,25 +1,30 @@
 """Compression of a fine-tuned model: steps that make it smaller, from the cheapest on, until a target is met."""
 
+import dataclasses
 import os
 import shutil
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from bert_tf.checkpoints import directory
-from bert_tf.config import to_dict
+from bert_tf.checkpoints.tensor_files.safetensors import open_tensors
+from bert_tf.config import EmbeddingsConfig, ExampleData, to_dict
 from bert_tf.config.values import fitting
 from bert_tf.errors import ConfigError, DataError, UnsuitedError
 from bert_tf.files import check_output, here_or_bundled, write_json
-from bert_tf.inference import latency, predictions
+from bert_tf.inference import ask, latency, predictions
 from bert_tf.inference.check import rest_body
+from bert_tf.inference.embedder import open_embedder
+from bert_tf.inference.predictions import Predictor
 from bert_tf.inference.samples import Request
-from bert_tf.inference.saved_model import export_run
+from bert_tf.inference.saved_model import export, export_run, on_cpu
 from bert_tf.inputs.identity import file_identity
 from bert_tf.locks import locked
 from bert_tf.tasks import FineTuningTask
+from bert_tf.tasks.embeddings import Embeddings
 from bert_tf.tasks.objective import check_of_examples
 from bert_tf.training.evaluation import Split, evenly_spaced
 from bert_tf.training.reporter import SILENT, Reporter
@@ -31,6 +36,7 @@ from bert_tf.training.state.run_manifest import AnotherRunError, RunManifest, re
 from bert_tf.types import Json
 
 THREADS = (1, 2)
+_FILE = "model.safetensors"  # of all models, static ones, too
 _FORMAT = 2  # of the folders: other steps, or other keys of results.json, make it another one
 # Of a step's results.json, besides name, title, note and parameters.
 _MEASURED = ("value", "interval", "megabytes", "ms_1_thread", "ms_2_threads", "texts_per_second")
@@ -77,6 +83,31 @@ class Target(NamedTuple):
         return f"{number} ms for a text" if self.megabytes is None else f"{number} MB"
 
 
+def task_of(model_dir: str, data_dir: str, data: Callable[[ExampleData], ExampleData]) -> FineTuningTask:
+    """The task of a fine-tuned model; for a sentence encoder, one that judges vectors by the validation examples.
+
+    Args:
+        model_dir, data_dir: as for `compress`.
+        data: adds the user's settings of the data to those of the model.
+    """
+    checkpoint = directory.read(model_dir)
+    vectors = checkpoint.vectors
+    if checkpoint.task or not vectors:
+        with on_cpu():
+            task, _ = directory.load_fine_tuned(model_dir)
+        return task.replaced(data=data(task.data))
+    if not vectors.include_prompt:
+        raise ConfigError(
+            f"{model_dir}: this encoder does not pool its prompts, which compress sends as part of the texts; export "
+            "it with --optimize=int8 instead: python -m bert_tf.extract"
+        )
+    given = data(ExampleData(format="groups"))
+    length = vectors.max_length or checkpoint.config.max_position_embeddings
+    config = EmbeddingsConfig(max_length=length, vectors=vectors)
+    examples = Split(source_of(given, config, data_dir), "validation").examples
+    return Embeddings.judging(checkpoint.tokenizer_of_text(model_dir), given, examples, config)
+
+
 def compress(
     model_dir: str,
     data_dir: str,
@@ -89,7 +120,7 @@ def compress(
     steps: Sequence[Step] = STEPS,
     reporter: Reporter = SILENT,
 ) -> Json:
-    """Makes a fine-tuned model smaller or faster until it meets a target.
+    """Makes a fine-tuned model or a sentence encoder smaller or faster until it meets a target.
 
     Steps start from the trimmed model, once there is one, unless trimming takes more than 0.2% of the metric; those
     that it cannot have are left out, with the reason. Each step has a folder in `output_dir` with its export,
@@ -102,7 +133,7 @@ def compress(
         output_dir: gets the folders, results.json and report.html.
         target: what to meet.
         strategy: for steps that train.
-        task: of the model, with the settings of the data.
+        task: of the model, with the settings of the data, as `task_of` returns it.
         texts: file with examples, labelled or not, like those that the model will read: their words are kept, students
             learn from them without their labels, and their speed counts. "" for none: then the speed of the validation
             examples counts, and students read the training examples alone.
@@ -121,7 +152,8 @@ def compress(
             written.
     """
     target.check()
-    check_of_examples(task.objective, "compress")
+    if not isinstance(task, Embeddings):
+        check_of_examples(task.objective, "compress")
     texts = here_or_bundled(texts)
     check_output(output_dir, directory=True, inputs=directory.files_of(model_dir))
     source = source_of(task.data, task.config, data_dir)
@@ -139,7 +171,7 @@ def compress(
         "init": model_dir,
         "config": {"data": to_dict(task.data)},
         "inputs": {role: source.identity(role) for role in ("train", "validation")}
-        | {"model": file_identity(os.path.join(model_dir, "model.safetensors"))}
+        | {"model": file_identity(os.path.join(model_dir, _FILE))}
         | ({"texts": file_identity(texts)} if texts else {}),
     }
     rows: list[Json] = []
@@ -201,39 +233,62 @@ def _key(threads: int) -> str:
 
 def _done(job: Job, step: Step, folder: str, start: str, split: Split, timed: Sequence[Any]) -> Json:
     """The result of a step, which is made unless it is there."""
-    model, export = os.path.join(folder, "model") if step.make else start, os.path.join(folder, "export")
+    model, exports = os.path.join(folder, "model") if step.make else start, os.path.join(folder, "export")
 
     def make() -> Json:
         note = ""
         if step.make:
             with isolated_session():
                 note = step.make(job, start, model)
-        shutil.rmtree(export, ignore_errors=True)  # of a run that was killed
-        version = export_run(model, export, optimize=step.optimize).path
-        row = {"name": step.name, "title": step.title, "note": note, **measured(job.task, version, split, timed)}
-        row["parameters"] = sum(tensor.size for tensor in directory.read(model).tensors.values())
+        shutil.rmtree(exports, ignore_errors=True)  # of a run that was killed
+        predictor, version = _exported(job.task, model, exports, step.optimize)
+        row = {"name": step.name, "title": step.title, "note": note, **measured(predictor, version, split, timed)}
+        row["parameters"] = sum(tensor.size for tensor in open_tensors(os.path.join(model, _FILE)).values())
         write_json(os.path.join(folder, "results.json"), row)
         return row
 
     row = stage(folder, (*_MEASURED, "note", "parameters"), make)
-    return row | {"model": model, "export": predictions.find_version(export)}
+    return row | {"model": model, "export": predictions.find_version(exports)}
 
 
-def measured(task: FineTuningTask, version: str, split: Split, timed: Sequence[Any]) -> Json:
-    """Metric, size and speed of an export."""
-    predictor = predictions.load(version, task.data)
-    examples, found = split.examples, dict[int, Json]()
-    predictions.check(predictor.task, examples)
-    for batch in predictions.batches(predictor.task, examples, _BATCH):
+def _exported(task: FineTuningTask, model: str, exports: str, optimize: str) -> tuple[Predictor, str]:
+    """Exports a model; returns what answers examples by its export, and the path of its version."""
+    if not isinstance(task, Embeddings):
+        version = export_run(model, exports, optimize=optimize).path
+        return predictions.load(version, task.data), version
+    with on_cpu():
+        embedder = open_embedder(model)
+    vectors = embedder.config
+    query, passage = (vectors.prompts.get(name, "") for name in (vectors.query_name, vectors.passage_name))
+    config = dataclasses.replace(task.config, query_prompt=query, passage_prompt=passage)
+    embedder = embedder.with_prompt("")
+    version = export(embedder.task, embedder.model, exports, optimize=optimize).path
+    return Predictor(task.replaced(config=config), ask.Model(version)), version
+
+
+def measured(predictor: Predictor, version: str, split: Split, timed: Sequence[Any]) -> Json:
+    """Metric, size and speed of an export.
+
+    Args:
+        predictor: answers by the export.
+        version: its path.
+        split: labelled examples.
+        timed: examples, labelled or not.
+    """
+    task, found = predictor.task, dict[int, Json]()
+    predictions.check(task, split.examples)
+    examples, of_examples = task.codec.distinct(split.examples)
+    timed, _ = task.codec.distinct(list(timed))
+    for batch in predictions.batches(task, examples, _BATCH):
         found |= zip(batch, predictor.predictions([examples[row] for row in batch]), strict=True)
-    answers = [found[row] for row in range(len(examples))]
-    metric, benchmark = task.monitor, predictor.task.benchmark
-    interval = benchmark.error_analysis(examples, answers).intervals.get(metric)
-    single = [body for example in evenly_spaced(timed, _TIMED) for body in _bodies(predictor.task, [example])]
+    answers = of_examples([found[row] for row in range(len(examples))])
+    metric, benchmark = task.monitor, task.benchmark
+    interval = benchmark.error_analysis(split.examples, answers).intervals.get(metric)
+    single = [body for example in evenly_spaced(timed, _TIMED) for body in _bodies(task, [example])]
     together = evenly_spaced(timed, _BATCH)
-    times = {threads: _seconds(version, single, _bodies(predictor.task, together), threads) for threads in THREADS}
+    times = {threads: _seconds(version, single, _bodies(task, together), threads) for threads in THREADS}
     return {
-        "value": benchmark.official_metrics(examples, answers)[metric],
+        "value": benchmark.official_metrics(split.examples, answers)[metric],
         "interval": None if interval is None else list(interval),
         "megabytes": _bytes(version) / 1e6,
         **{_key(threads): 1e3 * statistics.median(times[threads][0]) for threads in THREADS},

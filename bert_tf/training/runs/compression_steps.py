@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints import adapt, directory
+from bert_tf.checkpoints import adapt, directory, static_model
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.student import check_smaller, copy_words
 from bert_tf.config import (
@@ -27,6 +27,8 @@ from bert_tf.config import (
 )
 from bert_tf.errors import UnsuitedError
 from bert_tf.files import read_json, replacing, replacing_directory, write_json
+from bert_tf.inference.embedder import open_embedder
+from bert_tf.inference.static_vectors import SIZE, static_of
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.model.pruning import layer_weights
@@ -269,11 +271,24 @@ def _pretraining(job: Job, theirs: BaseTokenizer, folder: str) -> tuple[Pretrain
     return config, tokenizer, updates * rows * length / tokens
 
 
-# In the order of what they cost: seconds, a minute, the time of a training, more of it, and much of the accuracy.
-STEPS: tuple[Step, ...] = (
+def _static(_: Job, start: str, path: str) -> str:
+    """The vectors that a sentence encoder gives to single pieces."""
+    if not os.path.exists(path):
+        embedder = open_embedder(start)
+        static = static_of(embedder, min(SIZE, embedder.size))
+        with replacing_directory(path) as temporary:
+            static_model.write(static, temporary)
+    return ""
+
+
+_CHEAP = (
     Step("original", "the model itself", "none"),
     Step("trimmed", "with the words and lengths that it needs", "none", _trim, is_start=True),
     Step("int8", "the same in 8 bits"),
+)
+# In the order of what they cost: seconds, a minute, the time of a training, more of it, and much of the accuracy.
+STEPS: tuple[Step, ...] = (
+    *_CHEAP,
     Step("pruned", "without a quarter of the layers' weights, in 8 bits", make=partial(_prune, share=0.25)),
     Step("half", "without half of them, distilled, in 8 bits", make=partial(_prune_and_train, share=0.5)),
     Step("quarter", "without three quarters, distilled, in 8 bits", make=partial(_prune_and_train, share=0.75)),
@@ -283,4 +298,8 @@ STEPS: tuple[Step, ...] = (
         make=_pretrain_and_distil,
     ),
     Step("tiny", "2 layers of 128 units, distilled, in 8 bits", make=_shrink),
+)
+STEPS_OF_ENCODERS: tuple[Step, ...] = (
+    *_CHEAP,
+    Step("static", "the vectors of single pieces, without layers", "none", _static),
 )

@@ -18,6 +18,7 @@ from bert_tf import files
 from bert_tf.bundled import bundled
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.run_files import read_results
+from bert_tf.config import EmbeddingConfig
 from bert_tf.errors import ConfigError, DataError, UnsuitedError
 from bert_tf.inference import latency
 from bert_tf.inputs.datasets.examples import ReadReport
@@ -30,8 +31,8 @@ from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.question_answering import QuestionAnswering
 from bert_tf.text import Tokenizer
 from bert_tf.training.runs import compression, compression_steps
-from bert_tf.training.runs.compression import Target, compress
-from bert_tf.training.runs.compression_steps import STEPS, Job, Step
+from bert_tf.training.runs.compression import Target, compress, task_of
+from bert_tf.training.runs.compression_steps import STEPS, STEPS_OF_ENCODERS, Job, Step
 from bert_tf.training.runs.run import DivergedError
 from bert_tf.training.state.run_manifest import AnotherRunError
 from tests.checkpoints.small import small_checkpoint
@@ -388,6 +389,40 @@ def test_a_step_that_a_model_cannot_have_is_left_out(error, done, model_dir, dat
     assert [row["name"] for row in results["rows"]] == ["original", "trimmed", "int8"]
     assert f"left out: {error}" in capsys.readouterr().out
     assert f"refused was left out: {error}" in (output / "report.html").read_text()
+
+
+def write_encoder(path, **vectors):
+    tokenizer = learned("wordpiece").tokenizer
+    sizes = {"vocab_size": tokenizer.vocab_size, "hidden_size": 64, "num_layers": 1, "num_heads": 4}
+    prompts = {"query": "which: ", "passage": "this: "}
+    config = EmbeddingConfig(pool="mean", max_length=24, normalize=True, prompts=prompts, **vectors)
+    directory.write(dataclasses.replace(small_checkpoint(**sizes), tokenizer=tokenizer, vectors=config), path)
+    return path
+
+
+def test_a_sentence_encoder_ends_as_a_table_of_vectors(data, tmp_path):
+    # The first half of a review is to find the second.
+    for name, part in (("train", "train"), ("dev", "validation")):
+        texts = [text.split() for text in bert_tf.read("sst", data, part).x]
+        lines = [{"query": " ".join(one[: len(one) // 2]), "positive": " ".join(one[len(one) // 2 :])} for one in texts]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines if line["query"]))
+    pairs = [(line["query"], line["positive"]) for line in lines if line["query"]]
+    model_dir, output = write_encoder(str(tmp_path / "encoder")), tmp_path / "small"
+    task = task_of(model_dir, str(tmp_path), lambda data: data)
+    with raises(DataError, "no step meets"):
+        compress(model_dir, str(tmp_path), str(output), Target(1e-6), STRATEGY, task=task, steps=STEPS_OF_ENCODERS)
+    results = json.loads((output / "results.json").read_text())
+    rows = {row["name"]: row for row in results["rows"]}
+    assert (list(rows), results["metric"]) == (["original", "trimmed", "int8", "static"], "mrr@10")
+    encoder = bert_tf.SentenceEncoder.from_pretrained(model_dir)
+    assert rows["original"]["value"] == pytest.approx(encoder.evaluate(pairs)["mrr@10"])
+    static = bert_tf.SentenceEncoder.from_pretrained(rows["static"]["model"])
+    assert rows["static"]["value"] == pytest.approx(static.evaluate(pairs)["mrr@10"])
+    assert rows["static"]["parameters"] == static.encoder.table.shape[0] * 64
+    assert rows["trimmed"]["megabytes"] < rows["original"]["megabytes"]
+    with raises(ConfigError, "does not pool its prompts"):
+        other = write_encoder(str(tmp_path / "other"), include_prompt=False, long_texts="head")
+        task_of(other, str(tmp_path), lambda data: data)
 
 
 @pytest.mark.slow
