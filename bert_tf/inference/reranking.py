@@ -27,9 +27,7 @@ def open_reranker(path: StrPath) -> tuple[Reranking, keras.Model]:
     return task, model
 
 
-def score(
-    task: Reranking, model: keras.Model, groups: Iterable[tuple[str, list[str]]], *, title: str = "rerank"
-) -> Iterator[list[float]]:
+def score(task: Reranking, model: keras.Model, groups: Iterable[tuple[str, list[str]]]) -> Iterator[list[float]]:
     """Streams the scores of each query's texts."""
     codec = task.codec
 
@@ -39,11 +37,13 @@ def score(
         return codec.aggregate_windows(columns, features["row"], decoded)
 
     compute = traced_function(of_columns, reduce_retracing=True)
-    with bar(title, None, "query") as line:
+    with bar("rerank", None, "query") as line:
         for query, texts in groups:
-            example = TextGroup("", (query, *texts), None, query)
-            answers = {
-                name: value.numpy() for name, value in compute(codec.to_tensors([example], labelled=False)).items()
-            }
-            yield codec.predictions([example], answers)[0]["scores"] if texts else []
+            scores: list[float] = []
+            if texts:
+                example = TextGroup("", (query, *texts), None, query)
+                answers = compute(codec.to_tensors([example], labelled=False))
+                found = codec.predictions([example], {name: value.numpy() for name, value in answers.items()})
+                scores = found[0]["scores"]
+            yield scores
             line.update()

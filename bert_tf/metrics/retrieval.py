@@ -21,7 +21,8 @@ def nearest(queries: Array, corpus: Array | Iterable[Array], count: int) -> tupl
         count: to find for each query; fewer if the corpus has fewer.
 
     Returns:
-        (indices int64, products float32), each [queries, count], the nearest first; among equal ones the first.
+        (indices int64, products float32), each [queries, count], the nearest first; among equal ones the first. Without
+        queries, both are [0, 0].
     """
     blocks = [corpus] if isinstance(corpus, np.ndarray) else corpus
     indices = np.zeros([len(queries), 0], np.int64)

@@ -93,7 +93,9 @@ class SentenceVectors(keras.layers.Layer):
         vectors = []
         for pool in self.config.pools:
             vector = pooled[pool]
-            if pool != "max":
+            if pool == "max":  # of a row without tokens, such as an absent text in a batch
+                vector = tf.where(vector > vector.dtype.min, vector, 0.0)
+            else:
                 of = pooled[f"{pool}/of"]
                 if pool == "mean_sqrt_len":
                     vector *= tf.math.rsqrt(tf.maximum(of, 1.0))

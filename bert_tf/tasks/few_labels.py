@@ -57,8 +57,15 @@ class FewLabels(JointObjective):
     def answered(self, features: Tensors) -> dict[str, tf.Tensor]:
         return whole_examples(features)
 
+    def check(self, labels: Array) -> None:
+        """Raises DataError for examples with which `fit` would end; arguments as for `fit`."""
+        if len(present := np.unique(labels)) < 2:
+            raise DataError(
+                f"all training examples have the label {self._state.labels[present[0]]!r}; expected at least two labels"
+            )
+
     def fit(self, model: keras.Model, vectors: Array, labels: Array) -> None:
-        """Sets the dense layer of a model that `build` returned by a logistic regression with scikit-learn's defaults.
+        """Sets the dense layer of a model that `build` returned by a logistic regression (L2, C = 1).
 
         Args:
             vectors: float32 [rows, size], its output "vector" for the training examples.
@@ -67,10 +74,6 @@ class FewLabels(JointObjective):
         from sklearn.linear_model import LogisticRegression  # here: it takes a second to import
 
         present = np.unique(labels)
-        if len(present) < 2:
-            raise DataError(
-                f"all training examples have the label {self._state.labels[present[0]]!r}; expected at least two labels"
-            )
         weights = self._state.class_weights
         of_labels = {number: weights[number] for number in present} if weights else None
         found = LogisticRegression(max_iter=1000, class_weight=of_labels).fit(vectors, labels)

@@ -1,6 +1,7 @@
 """Training of sentence encoders through the Python API, and the examples that it reads."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from bert_tf.config import DenseConfig, EmbeddingConfig, EmbeddingsConfig, Examp
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import ReadReport, TextGroup
 from bert_tf.inputs.datasets.sources import Source
+from bert_tf.model.sentence_vectors import SentenceVectors
 from tests.errors import raises
 from tests.training.embeddings import task_of
 from tests.training.small import Stop
@@ -32,7 +34,7 @@ def encoder():
 def trained(tmp_path_factory):
     """An encoder trained on pairs, its history, and the directory of the run."""
     folder = tmp_path_factory.mktemp("run") / "pairs"
-    model = bert_tf.SentenceEncoder.from_pretrained(pretrained())
+    model = bert_tf.SentenceEncoder.from_pretrained(pretrained(), max_length=16)
     history = model.fit(PAIRS, validation_data=PAIRS, directory=folder, save_every=1, **SETTINGS)
     return model, history, folder
 
@@ -135,9 +137,14 @@ def test_a_student_learns_the_vectors_of_its_teacher(trained):
         (PAIRS, None, {"query_prompt": "a ", "passage_prompt": "b "}),
     ],
 )
-def test_each_kind_of_examples_trains(x, y, settings):
-    model = bert_tf.SentenceEncoder.from_pretrained(pretrained())
-    history = model.fit(x, y, validation_data=(x, y), **settings, **SETTINGS | {"epochs": 15})
+def test_each_kind_of_examples_trains(x, y, settings, tmp_path):
+    shutil.copytree(pretrained(), tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["model"] |= {"dropout": 0.0, "attention_dropout": 0.0}  # whose noise is larger than what is learned
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = bert_tf.SentenceEncoder.from_pretrained(tmp_path)
+    train = SETTINGS | {"epochs": 15, "batch_size": 5}
+    history = model.fit(x, y, validation_data=(x, y), **settings, **train)
     assert history.history["loss"][-1] < history.history["loss"][0]
     assert np.isfinite(model.encode(TEXTS)).all()
     if "query_prompt" in settings:
@@ -151,7 +158,7 @@ def test_a_stopped_run_resumes_bit_for_bit(trained, tmp_path, monkeypatch):
         raise Stop
 
     callback = type("Callback", (bert_tf.api.sentence_encoder.keras.callbacks.Callback,), {"on_epoch_end": stop})()
-    again = bert_tf.SentenceEncoder.from_pretrained(pretrained())
+    again = bert_tf.SentenceEncoder.from_pretrained(pretrained(), max_length=16)
     with pytest.raises(Stop):
         again.fit(PAIRS, validation_data=PAIRS, directory=tmp_path, save_every=1, callbacks=[callback], **SETTINGS)
     again.fit(PAIRS, validation_data=PAIRS, directory=tmp_path, save_every=1, **SETTINGS)
@@ -172,6 +179,8 @@ BAD = {
     "size": ({"x": PAIRS, "matryoshka": (64,)}, ConfigError, ("matryoshka", "64", "32")),
     "objective": ({"x": PAIRS, "objective": "triplet"}, ConfigError, ("triplet", "pairs", "in_batch")),
     "argument": ({"x": PAIRS, "margn": 1}, ConfigError, ("margn",)),
+    "numbers": ({"x": PAIRS, "validation_data": (PAIRS, [1, 2, 3, 4, 5])}, DataError, ("scored pairs", "pairs")),
+    "classes": ({"x": PAIRS, "validation_data": (TEXTS, ["u", "v", "u", "v", "u"])}, DataError, ("classes", "pairs")),
     "recipe": ({"x": PAIRS, "recipe": "google"}, ConfigError, ("train.normalization", "'global'")),
 }
 
@@ -269,6 +278,12 @@ def test_wrong_lines_are_named(tmp_path):
 
 
 # The task.
+
+
+def test_the_maximum_over_no_tokens_is_0():
+    layer = SentenceVectors(EmbeddingConfig(pool="max"))
+    states, mask = tf.constant([[[-1.0, 2.0], [3.0, -4.0]], [[5.0, 6.0], [7.0, 8.0]]]), tf.constant([[1, 1], [0, 0]])
+    assert layer(states, mask).numpy().tolist() == [[3.0, 2.0], [0.0, 0.0]]
 
 
 def test_texts_of_a_batch_are_padded_to_the_longest_first_text_and_the_longest_other():

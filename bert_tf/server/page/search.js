@@ -171,7 +171,7 @@ export function rankingView(found) {
     note.replaceChildren();
     try {
       await found.explain(chosen);
-      found.scale ??= Math.max(0, ...chosen.flatMap(({ words }) => words.map(({ fall }) => fall)));
+      found.scale ||= Math.max(0, ...chosen.flatMap(({ words }) => words.map(({ fall }) => fall)));
     } catch (error) {
       if (error.name !== "AbortError") note.replaceChildren(failed(error));
     }

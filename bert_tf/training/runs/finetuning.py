@@ -19,7 +19,7 @@ from bert_tf.inference.embedder import open_embedder
 from bert_tf.inference.extraction import vectors_of
 from bert_tf.inputs.datasets.examples import Labels
 from bert_tf.inputs.datasets.sources import Examples, InMemory, Source
-from bert_tf.inputs.identity import tensors_identity, tokenizer_identity, weights_identity
+from bert_tf.inputs.identity import digest, tensors_identity, tokenizer_identity, weights_identity
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.head_table import HEADS
 from bert_tf.progress import log
@@ -72,6 +72,7 @@ class FineTuningRun(Run):
 
     program = "finetune"
     task: FineTuningTask
+    _computed: tuple[str, ...] = ()  # columns that a teacher computes, on other processors with other last bits
 
     def __init__(
         self,
@@ -112,7 +113,10 @@ class FineTuningRun(Run):
         for split in self.splits.values():  # before training, so that an unknown label is reported at once
             split.prepare(self._own)
         # The same files may be read or repaired differently by another version.
-        inputs["examples"] = {role: tensors_identity(split.columns) for role, split in self.splits.items()}
+        inputs["examples"] = {
+            role: tensors_identity({name: value for name, value in split.columns.items() if name not in self._computed})
+            for role, split in self.splits.items()
+        }
         check_inputs(inputs, like)
         self._rows, self._columns = self._own.codec.training_rows, self.columns()
         self.steps_per_epoch = math.ceil(self._rows.count(self._columns) / self.train.batch_size)
@@ -147,7 +151,8 @@ class FineTuningRun(Run):
     def _teach(self, path: str) -> None:
         """Labels all examples with the vector that the teacher gives their first text."""
         teacher = open_embedder(path)
-        self.record["inputs"]["teacher"] = weights_identity(teacher.weights)
+        self.record["inputs"]["teacher"] = digest([weights_identity(teacher.weights), to_dict(teacher.config)])
+        self._computed = ("labels",)
         for split in self.splits.values():
             texts = [example.texts[0] for example in split.examples]
             vectors = vectors_of(teacher, texts, self.train.batch_size, progress=True)
@@ -189,6 +194,7 @@ class FineTuningRun(Run):
 
     def _head_fitter(self, objective: FewLabels, model: keras.Model) -> Callable[[], None]:
         """Returns a function that sets the head of the model by its vectors of the training examples."""
+        objective.check(self._columns["labels"].numpy())
         batches = self._own.codec.rows.batches(self._columns, self.train.batch_size)
         vectors_of_rows = Answering(
             model, lambda features, outputs: ((outputs["vector"], features["labels"]), ()), self.strategy
