@@ -282,6 +282,8 @@ def replacing(path: StrPath, *, adding: bool = False) -> Iterator[str]:
     if is_local:
         _refuse_special(path)
     directory, name = os.path.split(os.path.realpath(path) if is_local else path)
+    if is_local:  # what processes left that were killed
+        remove_abandoned(directory, glob.escape(_prefix(name)), by_age=True)
     folder = _temporary_folder(path, directory, name)
     temporary = os.path.join(folder, name)
     try:
@@ -534,7 +536,7 @@ def parse_json(text: str | bytes, location: StrPath, kind: type[_T], line: int =
         raise DataError(f"{location}: {bad} is not UTF-8; expected JSON") from None
     except json.JSONDecodeError as error:
         at = f"{location}:{line + error.lineno - 1}"
-        raise DataError(f"{at}: not JSON ({error.msg} at column {error.colno})") from None
+        raise DataError(f"{at}: not JSON ({error.msg.removesuffix(' at')} at column {error.colno})") from None
     except (ValueError, RecursionError):
         what = "lists or objects nested too deeply, or a number with thousands of digits"
         raise DataError(f"{location}:{line}: JSON with {what}; correct it") from None

@@ -5,6 +5,7 @@ A killed run continues with the vectors that it has computed.
 
 import functools
 import itertools
+import os
 
 from absl import flags
 
@@ -32,7 +33,10 @@ _DATA_DIR = flags.DEFINE_string(
 )
 _SPLIT = flags.DEFINE_string("split", "train", "Split of a folder.")
 _CORPUS = flags.DEFINE_string(
-    "corpus", None, "Further texts to find: corpus.jsonl as in BEIR, .txt, .tsv or .csv with a column text."
+    "corpus",
+    None,
+    "Further texts to find: corpus.jsonl as in BEIR, .txt, .tsv or .csv with a column text; by default corpus.jsonl in "
+    "--data_dir, if it is there.",
 )
 _OUTPUT = flags.DEFINE_string("output", None, "JSON lines to write: query, positive, negatives.", required=True)
 _RANKS = flags.DEFINE_list("ranks", ["10", "100"], "First and last rank of negatives.")
@@ -55,7 +59,9 @@ _DATA = data_flags()
 def main(_: list[str]) -> None:
     output = _OUTPUT.value
     source, report = Source(_DATA(ExampleData(format="groups")), _DATA_DIR.value, TextGroup), ReadReport()
-    corpus_files = [_CORPUS.value] if _CORPUS.value else []
+    of_folder = os.path.join(_DATA_DIR.value, "corpus.jsonl")
+    further = _CORPUS.value or (of_folder if os.path.exists(of_folder) else "")
+    corpus_files = [further] if further else []
     check_output(output, inputs=[*files_of(_INIT.value), *source.files(_SPLIT.value), *corpus_files])
     if not output.endswith(".jsonl"):
         raise ConfigError(f"--output={output}: expected a name that ends in .jsonl")
@@ -71,7 +77,7 @@ def main(_: list[str]) -> None:
         check_unscored(example)
         pairs.append((example.texts[0], example.texts[1]))
     given = (text for example in examples for text in example.texts[1:])
-    corpus = list(dict.fromkeys(itertools.chain(given, _further(_CORPUS.value))))
+    corpus = list(dict.fromkeys(itertools.chain(given, _further(further))))
     folder = f"{output}.vectors"
     with vectors_in(folder), replacing(output) as temporary:
         before = limits.before_scores() if _RERANKER.value else limits
@@ -79,6 +85,11 @@ def main(_: list[str]) -> None:
         if _RERANKER.value:
             found = filtered(found, limits, functools.partial(score, *open_reranker(_RERANKER.value)))
         count, without = write_groups(temporary, found, scores=_SCORES.value)
+        if without == len(pairs):
+            raise DataError(
+                f"no pair has a negative among {len(corpus):,} texts: lower --ranks ({limits.first} to {limits.last}) "
+                "or --margin, raise --max_score, or add texts (--corpus)"
+            )
     none = f"; {without:,} without any negative{' were left out' if _SCORES.value else ''}" if without else ""
     print(f"{output}: {count:,} pairs with negatives from {len(corpus):,} texts{none}")
 
@@ -91,8 +102,8 @@ def _limits() -> Limits:
     return Limits(first, last, _NEGATIVES.value, _MARGIN.value, _MAX_SCORE.value, _DRAW.value, _SEED.value)
 
 
-def _further(path: str | None) -> list[str]:
-    """The texts of a further file."""
+def _further(path: str) -> list[str]:
+    """The texts of a further file; "" for none."""
     if not path:
         return []
     if path.endswith(".jsonl"):

@@ -124,7 +124,9 @@ def texts_of(values: Values) -> list[str]:
 
 
 def group_of(value: Any, location: str, least: int = 1) -> Json:
-    """An input of one or several texts as an object of JSON lines, as `datasets.groups` reads it."""
+    """An input of one or several texts as an object of JSON lines, as `datasets.groups` reads it, which it may be."""
+    if isinstance(value, Mapping):
+        return dict(value)
     texts = list(value) if isinstance(value, tuple | list) else [value]
     if len(texts) < least or not all(isinstance(text, str) for text in texts):
         expected = "a text, or a tuple of texts" if least == 1 else "a tuple of a query and texts"

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -29,6 +29,7 @@ from bert_tf.inference.session import ExportFormat, Optimization
 from bert_tf.inference.static_vectors import COEFFICIENT, SIZE, static_of
 from bert_tf.inputs.datasets.sources import Data, InMemory
 from bert_tf.tasks.embeddings import Embeddings
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.training.dtype import infer_in
 from bert_tf.training.evaluation import Split
 from bert_tf.training.runs.finetuning import Start
@@ -43,6 +44,8 @@ class VectorModel(Trainable):
     _format = ExampleData(format="groups")
     _inputs = "texts, or tuples of texts,"
     _needs_labels = False
+    _sparse: ClassVar[bool] = False
+    tokenizer: BaseTokenizer
 
     def fit(
         self,
@@ -97,11 +100,42 @@ class VectorModel(Trainable):
                 path = absolute(teacher)
             before = self._config
             objective = objective or ("same_vectors" if path else "")
+            if path and y is not None:
+                raise ConfigError("y has labels, but with a teacher its vectors are learned; leave y out")
             self._config = EmbeddingsConfig(objective=objective, teacher=path, **self._own_vectors() | own).check()
             try:
                 return self._train(given, train, directory, bool(verbose), callbacks)
             finally:
                 self._config = before
+
+    def evaluate(self, x: Values, y: Values = None, *, batch_size: BatchSize = 32) -> Metrics:
+        """Evaluates the vectors.
+
+        Args:
+            x: as for `fit`.
+            y: as for `fit`.
+            batch_size: texts per batch.
+
+        Returns:
+            For inputs of several texts recall, MRR, nDCG and MAP of the second text of each, among all but the first
+            texts; for pairs with numbers, correlations of their cosines; for classes, the accuracy of the nearest text.
+        """
+        given = self._labelled(x, y, "x")
+        split = Split(InMemory(self._data(given), self._kind.example, {"validation": given}), "validation")
+        config = EmbeddingsConfig(sparse=self._sparse)
+        task = Embeddings.judging(self.tokenizer, self._data(given), split.examples, config)
+        texts, of_examples = task.codec.distinct(split.examples)
+        vectors: dict[int, Array] = {}
+        for first in (True, False):
+            rows = [row for row, one in enumerate(texts) if one.is_first == first]
+            found = self._vectors([texts[row].texts[0] for row in rows], batch_size, first=first)
+            vectors |= zip(rows, found, strict=True)
+        predictions = of_examples([{"vectors": vectors[row][np.newaxis]} for row in range(len(texts))])
+        return task.benchmark.official_metrics(split.examples, predictions)
+
+    @abc.abstractmethod
+    def _vectors(self, texts: list[str], batch_size: int, *, first: bool) -> Array:
+        """Vectors of texts, float32 [texts, size]; `first` of those that come first in an example."""
 
     @abc.abstractmethod
     def _own_vectors(self) -> Json:
@@ -241,33 +275,9 @@ class SentenceEncoder(VectorModel):
         """
         return SentenceEncoder("", static_of(self._embedder, size, coefficient), {})
 
-    def evaluate(self, x: Values, y: Values = None, *, batch_size: BatchSize = 32) -> Metrics:
-        """Evaluates the vectors.
-
-        Args:
-            x: as for `fit`.
-            y: as for `fit`.
-            batch_size: texts per batch.
-
-        Returns:
-            For inputs of several texts recall, MRR, nDCG and MAP of the second text of each, among all but the first
-            texts; for pairs with numbers, correlations of their cosines; for classes, the accuracy of the nearest text.
-        """
-        given = self._labelled(x, y, "x")
-        split = Split(InMemory(self._data(given), self._kind.example, {"validation": given}), "validation")
-        task = Embeddings.judging(self.tokenizer, self._data(given), split.examples, EmbeddingsConfig())
-        firsts = list(dict.fromkeys(example.texts[0] for example in split.examples))
-        others = list(dict.fromkeys(text for example in split.examples for text in example.texts[1:]))
+    def _vectors(self, texts: list[str], batch_size: int, *, first: bool) -> Array:
         names = self._embedder.config.query_name, self._embedder.config.passage_name
-        of_firsts, of_others = (
-            dict(zip(texts, self.encode(texts, prompt_name=name, batch_size=batch_size), strict=True))
-            for texts, name in zip((firsts, others), names, strict=True)
-        )
-        predictions: list[Json] = [
-            {"vectors": np.stack([of_firsts[example.texts[0]], *(of_others[text] for text in example.texts[1:])])}
-            for example in split.examples
-        ]
-        return task.benchmark.official_metrics(split.examples, predictions)
+        return self.encode(texts, prompt_name=names[0 if first else 1], batch_size=batch_size)
 
     def _own_vectors(self) -> Json:
         """The settings of vectors that `from_pretrained` got or the model was published with, if any."""

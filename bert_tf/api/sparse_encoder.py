@@ -1,11 +1,8 @@
 """SparseEncoder: texts as weights of pieces, for inverted indices."""
 
-import functools
+import itertools
 import os
-from collections.abc import Callable
 from typing import Self
-
-import tensorflow as tf
 
 from bert_tf.api.base import absolute, check_export
 from bert_tf.api.plain_values import Values, texts_of
@@ -18,18 +15,14 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import EmbeddingsConfig
 from bert_tf.config.train import BatchSize, InferenceDtype
 from bert_tf.config.values import checked_arguments
-from bert_tf.errors import DataError
 from bert_tf.files import text_path
 from bert_tf.inference.saved_model import Exported, export, on_cpu
 from bert_tf.inference.session import Optimization
+from bert_tf.inference.sparse_embedder import SparseEmbedder
 from bert_tf.model.encoder import encoder_of
-from bert_tf.quiet import traced_function
-from bert_tf.tasks.sparse_encoding import SparseEncoding
 from bert_tf.training.dtype import infer_in
 from bert_tf.training.runs.finetuning import Start
-from bert_tf.types import Json, StrPath, Tensors
-
-_LENGTH = 256
+from bert_tf.types import Array, Json, StrPath
 
 
 @checked_arguments
@@ -49,16 +42,12 @@ class SparseEncoder(VectorModel):
         True
     """
 
+    _sparse = True
+
     def __init__(self, path: str, checkpoint: Checkpoint, max_length: int | None, dtype: InferenceDtype) -> None:
-        checkpoint = as_masked_lm(checkpoint)
-        self._path, self._start, self._dtype = path, Start(path, checkpoint.lasting()), dtype
+        self._path, self._start, self._dtype = path, Start(path, as_masked_lm(checkpoint).lasting()), dtype
         self._config, self._results = EmbeddingsConfig(), {}
-        if checkpoint.head != "masked_lm":
-            raise DataError(
-                f"{path}: no masked-language-model head, from which sparse vectors come; expected a pre-trained model "
-                "that kept its head, or a sparse encoder"
-            )
-        self._max_length = min(max_length or _length(checkpoint) or _LENGTH, checkpoint.config.max_position_embeddings)
+        self._max_length = max_length
         self._take(self._start.checkpoint)
 
     @classmethod
@@ -77,22 +66,14 @@ class SparseEncoder(VectorModel):
 
     def encode(self, texts: Values, *, batch_size: BatchSize = 32) -> list[dict[str, float]]:
         """The pieces of each text with their weights, the largest first."""
-        listed, found = texts_of(texts), []
-        for first in range(0, len(listed), batch_size):
-            answers = self._encode(tf.constant(listed[first : first + batch_size]))
-            pieces, weights = (answers[name].to_list() for name in ("pieces", "weights"))
-            for names, values in zip(pieces, weights, strict=True):
-                found.append(dict(zip((name.decode() for name in names), values, strict=True)))
-        return found
+        rows, names = self._embedder(texts_of(texts), batch_size), self.tokenizer.vocab
+        return [
+            dict(zip((names[one] for one in rows.indices[first:last]), rows.data[first:last].tolist(), strict=True))
+            for first, last in itertools.pairwise(rows.indptr)
+        ]
 
-    @functools.cached_property
-    def _encode(self) -> Callable[[tf.Tensor], Tensors]:
-        codec = self.task.codec
-
-        def encode(text: tf.Tensor) -> Tensors:
-            return codec.pieces(codec.vectors(self.model, codec.token_features({"text": text})))
-
-        return traced_function(encode, reduce_retracing=True)
+    def _vectors(self, texts: list[str], batch_size: int, *, first: bool) -> Array:
+        return self._embedder(texts, batch_size).toarray()
 
     def save(self, path: StrPath) -> None:
         """Writes the model to a directory, for `from_pretrained` and the programs of this package."""
@@ -109,19 +90,12 @@ class SparseEncoder(VectorModel):
         return model_directory.stored(self.model, self.encoder, self.task)[""]
 
     def _own_vectors(self) -> Json:
-        return {"sparse": True, "max_length": self._max_length}
+        return {"sparse": True, "max_length": self._embedder.task.max_length}
 
     def _take(self, trained: Checkpoint) -> None:
-        _, self.model = task_and_model(trained, self._path)
-        self.tokenizer = trained.tokenizer_of_text(self._path)
-        length = _length(trained) if trained is not self._start.checkpoint else None  # of `fit`
-        self.task = SparseEncoding(self.tokenizer, length or self._max_length)
+        # What `fit` has trained knows its length.
+        length = self._max_length if trained is self._start.checkpoint else None
+        self._embedder = SparseEmbedder(trained, self._path, length)
+        self.task, self.model, self.tokenizer = self._embedder.task, self._embedder.model, self._embedder.task.tokenizer
         infer_in(self._dtype, self.model)
         self.encoder = encoder_of(self.model)
-        self.__dict__.pop("_encode", None)
-
-
-def _length(checkpoint: Checkpoint) -> int | None:
-    """Tokens per text of a sparse encoder; None for another model."""
-    task = checkpoint.task
-    return task["settings"]["max_length"] if task and task["name"] == SparseEncoding.name else None

@@ -6,6 +6,7 @@ tokenizer.json        of the library `tokenizers`
 modules.json          the same for sentence-transformers
 """
 
+import contextlib
 import dataclasses
 import os
 from typing import Annotated, Any, TypedDict
@@ -25,6 +26,7 @@ from bert_tf.text.base import BERT, ROBERTA, BaseTokenizer
 from bert_tf.types import Array, Json
 
 _CONFIG, _WEIGHTS, _LIBRARY, _MODULES = "config.json", "model.safetensors", "tokenizer.json", "modules.json"
+_TYPE = "model2vec"
 _TABLE, _MAPPING, _FACTORS = "embeddings", "mapping", "weights"
 _LENGTH = 512  # model2vec's, if config.json has none
 _MOST = 1_000_000  # pieces of a text
@@ -98,9 +100,15 @@ class StaticModel:
 
 
 def recognises(path: str) -> bool:
-    """Whether `path` is a directory in this layout."""
+    """Whether `path` is a directory in this layout; DataError if one of its files is missing."""
     files = [os.path.join(path, name) for name in (_CONFIG, _WEIGHTS, _LIBRARY)]
-    return all(map(os.path.isfile, files)) and _TABLE in open_tensors(files[1])
+    if missing := [file for file in files if not os.path.isfile(file)]:
+        if files[0] not in missing and read_json(files[0], Json).get("model_type") == _TYPE:
+            raise DataError(
+                f"{missing[0]}: no such file; expected the files of model2vec: {_CONFIG}, {_WEIGHTS}, {_LIBRARY}"
+            )
+        return False
+    return _TABLE in open_tensors(files[1])
 
 
 def read(path: str) -> StaticModel:
@@ -152,6 +160,8 @@ def _check(tensors: dict[str, Tensor], pieces: int, file: str) -> None:
     for name, rank in {_TABLE: 2, _MAPPING: 1, _FACTORS: 1}.items():
         if name in tensors and len(tensors[name].shape) != rank:
             raise DataError(f"{file}: {name} has the shape {list(tensors[name].shape)}; expected {rank} dimensions")
+    if not all(tensors[_TABLE].shape):
+        raise DataError(f"{file}: {_TABLE} has the shape {list(tensors[_TABLE].shape)}; expected vectors with values")
     for name in (_MAPPING if _MAPPING in tensors else _TABLE, _FACTORS):
         if name in tensors and tensors[name].shape[0] != pieces:
             raise DataError(
@@ -172,7 +182,7 @@ def write(static: StaticModel, path: str) -> None:
     os.makedirs(path, exist_ok=True)
     size, vectors = static.table.shape[1], static.vectors
     settings: Json = {
-        "model_type": "model2vec",
+        "model_type": _TYPE,
         "architectures": ["StaticModel"],
         "hidden_dim": size,
         "max_length": vectors.max_length or None,
@@ -185,6 +195,8 @@ def write(static: StaticModel, path: str) -> None:
         tensors[_MAPPING] = static.mapping
     if static.weights is not None:
         tensors[_FACTORS] = static.weights
+    with contextlib.suppress(FileNotFoundError):  # of another model, which a kill would leave half of
+        os.remove(os.path.join(path, _CONFIG))
     write_tensors(os.path.join(path, _WEIGHTS), {name: tensor_of(value, name) for name, value in tensors.items()})
     write_bytes(os.path.join(path, _LIBRARY), static.library)
     modules = [("StaticEmbedding", "."), ("Normalize", "1_Normalize")][: 1 + vectors.normalize]

@@ -17,6 +17,7 @@ from bert_tf.model.head_table import HEADS, Labels, Reads, build, variable_shape
 from bert_tf.model.mode import Mode, computing
 from bert_tf.model.ranges import Ranges
 from bert_tf.tasks import TASKS
+from bert_tf.tasks.task import Task
 from bert_tf.text import BaseTokenizer
 from bert_tf.types import Json, Shapes, StrPath
 
@@ -153,6 +154,10 @@ class Checkpoint:
         """How its vectors of sentences are computed: those that it was published for, or that its head reads."""
         reads = self._head()[2]
         return reads if isinstance(reads, EmbeddingConfig) else self.vectors
+
+    def is_for(self, task: type[Task]) -> bool:
+        """Whether it is a model for this task."""
+        return self.task is not None and self.task["name"] == task.name
 
     def tokenizer_of_text(self, path: StrPath) -> BaseTokenizer:
         """The tokenizer; DataError, which names `path`, if there is none."""

@@ -112,6 +112,11 @@ def mine(
         Each pair with up to `limits.negatives` negatives, in the order of the pairs.
     """
     limits.check()
+    if limits.first >= len(corpus):
+        raise ConfigError(
+            f"the ranks begin at {limits.first:,}, and there are {len(corpus):,} texts, of which one belongs to the "
+            "query; lower --ranks, or add texts (--corpus)"
+        )
     numbers = {text: number for number, text in enumerate(corpus)}
     if missing := next((text for _, text in pairs if text not in numbers), ""):
         raise DataError(f"a text that belongs to a query is not in the corpus: {missing[:80]!r}")
@@ -183,8 +188,11 @@ def _stored_vectors(embedder: Embedder, corpus: Sequence[str], folder: str, batc
             list(corpus),
         ]
     )
-    before: Json = read_json(state, Json) if os.path.exists(state) and os.path.exists(path) else {}
-    done = before["texts"] if before.get("identity") == identity else 0
+    before: Json = {}
+    if os.path.exists(state) and os.path.exists(path):
+        with contextlib.suppress(DataError):  # damaged
+            before = read_json(state, Json)
+    done = before["texts"] if before and before.get("made_of") == [identity, os.path.getsize(path)] else 0
     if done:
         vectors: np.memmap[Any, Any] = np.lib.format.open_memmap(path, "r+")
     else:
@@ -197,7 +205,7 @@ def _stored_vectors(embedder: Embedder, corpus: Sequence[str], folder: str, batc
             block = corpus[first : first + BLOCK]
             vectors[first : first + len(block)] = unit_vectors(vectors_of(passages, block, batch_size))
             vectors.flush()
-            write_json(state, {"identity": identity, "texts": first + len(block)})
+            write_json(state, {"made_of": [identity, os.path.getsize(path)], "texts": first + len(block)})
             line.update(len(block))
     return vectors
 

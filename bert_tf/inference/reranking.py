@@ -20,7 +20,7 @@ from bert_tf.types import StrPath, Tensors
 def open_reranker(path: StrPath) -> tuple[Reranking, keras.Model]:
     """Opens a reranker, or another model that predicts a number for a pair, such as a CrossEncoder."""
     checkpoint = as_reranker(open_with_warnings(path))
-    if not checkpoint.task or checkpoint.task["name"] != Reranking.name:
+    if not checkpoint.is_for(Reranking):
         raise DataError(f"{path}: no reranker; expected a model that was fine-tuned as one, or a CrossEncoder")
     task, model = task_and_model(checkpoint, str(path))
     assert isinstance(task, Reranking)

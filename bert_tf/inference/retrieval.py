@@ -6,8 +6,10 @@ each query.
 
 import itertools
 import os
+import re
+import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -111,6 +113,8 @@ def _open_beir(path: str, split: str, report: ReadReport) -> Collection:
     for one, text, location in read_texts_by_id(os.path.join(path, "queries.jsonl")):
         if one in queries:
             raise DataError(f"{location}: the id {one!r} was used before; make ids unique")
+        if is_blank(text):
+            report.add("query that is empty", location)
         queries[one] = text
     judgements: dict[str, dict[str, float]] = {}
     for query, document, relevance, location in read_judgements(table):
@@ -155,28 +159,44 @@ class Ranking(NamedTuple):
         return by_query(found, judged)
 
 
-def encoded_blocks(
-    embedder: Embedder, texts: Iterator[tuple[str, str]], batch_size: int, ids: list[str]
-) -> Iterator[Array]:
-    """Streams unit vectors of texts in blocks, float32 [up to BLOCK, size] each; their ids are appended to `ids`."""
-    with bar("encode", None, "text") as line:
-        while block := list(itertools.islice(texts, BLOCK)):
-            ids.extend(one for one, _ in block)
-            yield unit_vectors(vectors_of(embedder, [text for _, text in block], batch_size)).astype(np.float32)
-            line.update(len(block))
+class Encoding(NamedTuple):
+    """How texts become vectors whose dot products are compared.
 
-
-def search(embedder: Embedder, collection: Collection, batch_size: int, depth: int = DEPTH) -> Ranking:
-    """What the queries of a collection find, by the cosine of vectors.
-
-    Queries and texts get the prompts "query" and "passage" (or "document"), where the model has them.
+    Attributes:
+        queries, texts: from texts to their vectors [texts, size], a NumPy or a sparse SciPy array.
+        size: of the vectors.
     """
-    queries = list(collection.queries)
-    of_queries = embedder.with_prompt(embedder.config.query_name)
-    asked = vectors_of(of_queries, [collection.queries[query] for query in queries], batch_size)
+
+    queries: Callable[[list[str]], Any]
+    texts: Callable[[list[str]], Any]
+    size: int
+
+
+def encoding_of(embedder: Embedder, batch_size: int) -> Encoding:
+    """Unit vectors of queries and texts, with the prompts "query" and "passage" (or "document") where there are any."""
+
+    def of(name: str) -> Callable[[list[str]], Array]:
+        own = embedder.with_prompt(name)
+        return lambda texts: unit_vectors(vectors_of(own, texts, batch_size)).astype(np.float32)
+
+    config = embedder.config
+    return Encoding(of(config.query_name), of(config.passage_name), embedder.size)
+
+
+def search(encoding: Encoding, collection: Collection, depth: int = DEPTH) -> Ranking:
+    """What the queries of a collection find, by the dot products of vectors."""
     ids: list[str] = []
-    blocks = encoded_blocks(embedder.with_prompt(embedder.config.passage_name), collection.texts(), batch_size, ids)
-    indices, products = nearest(unit_vectors(asked), blocks, depth + 1)
+
+    def blocks() -> Iterator[Any]:
+        texts = collection.texts()
+        with bar("encode", None, "text") as line:
+            while block := list(itertools.islice(texts, BLOCK)):
+                ids.extend(one for one, _ in block)
+                yield encoding.texts([text for _, text in block])
+                line.update(len(block))
+
+    queries = list(collection.queries)
+    indices, products = nearest(encoding.queries(list(collection.queries.values())), blocks(), depth + 1)
     rows = [
         [(ids[number], float(value)) for number, value in zip(row, values, strict=True)
          if ids[number] != collection.itself.get(query)][:depth]
@@ -225,7 +245,7 @@ def analysis_of(collection: Collection, ranking: Ranking, columns: dict[str, Arr
     wrong = [
         row
         for row in np.argsort(columns["mrr@10"], kind="stable")
-        if collection.judgements[ranking.queries[row]].get(ranking.found[row][0], 0) <= 0
+        if ranking.found[row] and collection.judgements[ranking.queries[row]].get(ranking.found[row][0], 0) <= 0
     ][:LISTED]
     best = {row: max(collection.judgements[ranking.queries[row]].items(), key=lambda one: one[1])[0] for row in wrong}
     texts = texts_with(collection, {*best.values(), *(ranking.found[row][0] for row in wrong)})
@@ -242,8 +262,15 @@ def analysis_of(collection: Collection, ranking: Ranking, columns: dict[str, Arr
 
 
 def write_run(path: str, ranking: Ranking) -> None:
-    """Writes a run file of TREC: query, Q0, text, rank from 1, score, name of the run."""
+    """Writes a run file of TREC: query, Q0, text, rank from 1, score, name of the run.
+
+    White space in an id, which would end its column, is written as in URLs: "%20".
+    """
+
+    def column(one: str) -> str:
+        return re.sub(r"\s", lambda space: urllib.parse.quote(space[0]), one)
+
     with open(path, "w", encoding="utf-8") as file:
         for query, found, scores in zip(ranking.queries, ranking.found, ranking.scores, strict=True):
             for rank, (one, score) in enumerate(zip(found, scores, strict=True), 1):
-                file.write(f"{query} Q0 {one} {rank} {score:.9g} bert_tf\n")
+                file.write(f"{column(query)} Q0 {column(one)} {rank} {score:.9g} bert_tf\n")

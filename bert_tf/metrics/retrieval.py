@@ -1,6 +1,7 @@
 """Retrieval: the nearest vectors, and how well a ranking finds what was judged relevant (as trec_eval defines it)."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ def nearest(queries: Array, corpus: Array | Iterable[Array], count: int) -> tupl
     """The vectors with the largest dot products, exactly.
 
     Args:
-        queries: float [queries, size].
+        queries: float [queries, size], an array of NumPy or a sparse one of SciPy.
         corpus: float [vectors, size], or several such arrays, one after the other: only one is needed at a time.
         count: to find for each query; fewer if the corpus has fewer.
 
@@ -24,21 +25,28 @@ def nearest(queries: Array, corpus: Array | Iterable[Array], count: int) -> tupl
         (indices int64, products float32), each [queries, count], the nearest first; among equal ones the first. Without
         queries, both are [0, 0].
     """
-    blocks = [corpus] if isinstance(corpus, np.ndarray) else corpus
-    indices = np.zeros([len(queries), 0], np.int64)
-    products = np.zeros([len(queries), 0], np.float32)
+    blocks: Iterable[Any] = [corpus] if hasattr(corpus, "shape") else corpus
+    asked = queries.shape[0]
+    indices = np.zeros([asked, 0], np.int64)
+    products = np.zeros([asked, 0], np.float32)
     first = 0
     for whole in blocks:
-        for start in range(0, len(whole), _BLOCK):
-            block = np.asarray(whole[start : start + _BLOCK], np.float32)
+        for start in range(0, whole.shape[0], _BLOCK):
+            block = whole[start : start + _BLOCK]
             parts = [
-                _merged(indices[rows], products[rows], np.asarray(queries[rows], np.float32) @ block.T, first, count)
-                for rows in (slice(low, low + _QUERIES) for low in range(0, len(queries), _QUERIES))
+                _merged(indices[rows], products[rows], _products(queries[rows], block), first, count)
+                for rows in (slice(low, low + _QUERIES) for low in range(0, asked, _QUERIES))
             ]
             if parts:
                 indices, products = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-            first += len(block)
+            first += block.shape[0]
     return indices, products
+
+
+def _products(queries: Any, vectors: Any) -> Array:
+    """float32 [queries, vectors]."""
+    found = queries @ vectors.T
+    return np.asarray(found if isinstance(found, np.ndarray) else found.toarray(), np.float32)
 
 
 def _merged(indices: Array, products: Array, scores: Array, first: int, count: int) -> tuple[Array, Array]:

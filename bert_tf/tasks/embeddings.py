@@ -23,6 +23,7 @@ from bert_tf.model.sparse_vectors import sparse_vector_model
 from bert_tf.progress import log
 from bert_tf.tasks.benchmark import LISTED, ErrorAnalysis, ErrorExample
 from bert_tf.tasks.contrastive import Groups, loss_of
+from bert_tf.tasks.labels import are_integers
 from bert_tf.tasks.objective import JointObjective, rows_of
 from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.sparse_encoding import SparseEncoding
@@ -94,7 +95,10 @@ class EmbeddingsCodec(GroupsCodec):
         if kind == "scored pairs":
             return tf.constant([self.scaled(example) for example in examples], tf.float32)
         if kind == "classes":
-            return tf.constant([self._class_of(example) for example in examples], tf.float32)
+            numbers = {name: number for number, name in enumerate(self.state.classes)}
+            if new := next((example for example in examples if str(example.label) not in numbers), None):
+                raise DataError(f"{new.location}: the class {str(new.label)!r} is not in the training examples")
+            return tf.constant([numbers[str(example.label)] for example in examples], tf.float32)
         if kind == "scored texts":
             scores = [_scores(example) for example in examples]
             most = max(self.state.texts - 1, *map(len, scores))
@@ -102,12 +106,6 @@ class EmbeddingsCodec(GroupsCodec):
         if kind == "vectors":
             return tf.constant(np.stack([np.asarray(example.label) for example in examples]), tf.float32)
         return tf.zeros([len(examples)])
-
-    def _class_of(self, example: TextGroup) -> int:
-        name = str(example.label)
-        if name not in self.state.classes:
-            raise DataError(f"{example.location}: the class {name!r} is not in the training examples")
-        return list(self.state.classes).index(name)
 
     def preprocess(self, columns: Tensors) -> Tensors:
         """Rows of single texts."""
@@ -212,6 +210,9 @@ class EmbeddingsObjective(JointObjective):
         self._config, self._state = config, state
         # The mean number of pieces with a weight, of texts after the first.
         self.metric_names = ("pieces",) if config.sparse else ()
+        # One with a negative of its own, a score for each text or a teacher's vector needs no others.
+        alone = state.texts > 2 or config.objective in ("cosine", "same_vectors")
+        self.least = 1 if alone and config.objective != "cosent" else 2
 
     def build(self, encoder: BertEncoder) -> keras.Model:
         if self._config.sparse:
@@ -346,7 +347,11 @@ class EmbeddingsBenchmark(GroupsBenchmark[EmbeddingsCodec]):
             return ErrorAnalysis(intervals=intervals)
         vectors = [self._compared(one["vectors"]) for one in predictions]
         found, judged, texts, by = self._ranking(examples, vectors)
-        wrong = [row for row in np.argsort(columns["mrr@10"], kind="stable") if found[row][0] not in judged[row]]
+        wrong = [
+            row
+            for row in np.argsort(columns["mrr@10"], kind="stable")
+            if found[row] and found[row][0] not in judged[row]
+        ]
         errors = [
             ErrorExample((by[row].texts[0],), texts[next(iter(judged[row]))], texts[found[row][0]], by[row].location)
             for row in wrong[:LISTED]
@@ -384,7 +389,7 @@ class Embeddings(GroupsTask):
         task = cls(tokenizer, config, data)
         kind = kind_of(examples)
         task._learn_groups(examples, None, kind)
-        task.state.classes = tuple(sorted({str(example.label) for example in examples})) if kind == "classes" else ()
+        task.state.classes = _classes(examples) if kind == "classes" else ()
         task._assemble()
         return task
 
@@ -414,20 +419,25 @@ class Embeddings(GroupsTask):
                 f"task.sparse is True, and the examples are {kind}; expected pairs, triplets or scored texts"
             )
         if kind == "classes":
-            state.classes = tuple(sorted({str(example.label) for example in examples}))
+            state.classes = _classes(examples)
             if len(state.classes) < 2:
                 raise DataError(f"{first.location}: all texts are of the class {state.classes[0]!r}; expected several")
-        if kind in RETRIEVAL:
-            if len({example.texts[1] for example in examples}) < 2 and state.texts < 3:
-                raise DataError(
-                    f"{first.location}: all examples have the same second text, so there is none that it is not; "
-                    "expected different ones"
-                )
-            for example in examples:
-                if example.texts[1] in example.texts[2:]:
-                    raise DataError(
-                        f"{example.location}: a negative is equal to the text that belongs to the first; remove it"
-                    )
+            if len(state.classes) == len(examples):
+                raise DataError(f"{first.location}: each text is of a class of its own; expected several texts of each")
+        if kind in RETRIEVAL and len({example.texts[1] for example in examples}) < 2 and state.texts < 3:
+            raise DataError(
+                f"{first.location}: all examples have the same second text, so there is none that it is not; expected "
+                "different ones"
+            )
+
+
+def _classes(examples: list[TextGroup]) -> tuple[str, ...]:
+    """The names of the classes; DataError for what can be none."""
+    for example in examples:
+        if isinstance(example.label, float):
+            raise DataError(f"{example.location}: label {example.label:g}; expected text or a whole number")
+    are_integers([(example.label, example.location) for example in examples])  # or all texts
+    return tuple(sorted({str(example.label) for example in examples}))
 
 
 def _scores(example: TextGroup) -> tuple[float, ...]:

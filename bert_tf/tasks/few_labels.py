@@ -26,6 +26,7 @@ _ABSENT = -30.0  # bias of a label without examples
 class FewLabels(JointObjective):
     """Vectors by the labels of a batch; the dense layer on them is set by `fit`."""
 
+    least = 2
     soft_outputs = types.MappingProxyType({"logits": SoftOutput()})  # for students of another head
 
     def __init__(self, config: ClassificationConfig, state: LabelsState) -> None:

@@ -182,7 +182,7 @@ class LabelTask(FineTuningTask):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; use RegressionConfig")
         config, state, codec = self.config, self.state, self.codec
         given = [(label, one.location) for one in examples for label in codec.decision.given(one)]
-        state.integers = _are_integers(given)
+        state.integers = are_integers(given)
         found = codec.found(examples)
         counts = collections.Counter(label for label, _ in found)
         state.labels = tuple(
@@ -215,7 +215,7 @@ class LabelTask(FineTuningTask):
             read_report.add(f"never predicted: label {shown}, not in the training data", location)
 
 
-def _are_integers(given: list[tuple[Any, str]]) -> bool:
+def are_integers(given: list[tuple[Any, str]]) -> bool:
     """Whether the labels of the training data, with their locations, are whole numbers."""
     texts = [(label, location) for label, location in given if isinstance(label, str) and not isinstance(label, Cell)]
     for number, location in given:

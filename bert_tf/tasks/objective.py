@@ -106,9 +106,11 @@ class JointObjective(Objective):
 
     Attributes:
         separable: whether the loss is a sum over the examples, so that parts of a batch need not know each other.
+        least: examples that a batch needs for any gradient.
     """
 
     separable: bool = False
+    least: int = 1
 
     @abc.abstractmethod
     def pieces(self, features: Tensors) -> list[Tensors]:

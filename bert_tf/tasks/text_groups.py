@@ -107,6 +107,11 @@ class GroupsTask(FineTuningTask):
         """Sets the state and the objective for examples of this kind."""
         state, first, fitting = self.state, examples[0], self.objectives[kind]
         state.kind, state.texts = kind, max(len(example.texts) for example in examples)
+        for example in examples:
+            if example.label is None and example.texts[1:2] and example.texts[1] in example.texts[2:]:
+                raise DataError(
+                    f"{example.location}: a negative is equal to the text that belongs to the first; remove it"
+                )
         if self.config.objective and self.config.objective not in fitting:
             raise ConfigError(
                 f"task.objective is {self.config.objective!r}, and the examples are {kind}, such as {first.location}; "

@@ -1,6 +1,7 @@
 """Search in collections, its evaluation, and mining of negatives, against all products and by hand."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from bert_tf.inference.embedder import Embedder, open_embedder
 from bert_tf.inference.extraction import vectors_of
 from bert_tf.inference.mining import Limits, mine, write_groups
 from bert_tf.inference.reranking import open_reranker, score
-from bert_tf.inference.retrieval import open_collection, search, write_run
+from bert_tf.inference.retrieval import encoding_of, open_collection, search, write_run
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.groups import read_groups
 from bert_tf.metrics.retrieval import means, unit_vectors
@@ -55,7 +56,7 @@ def test_queries_find_the_texts_with_the_largest_cosines(embedder, tmp_path, mon
     collection, report = opened(write_beir(tmp_path))
     assert list(collection.queries) == ["q1", "q2"]  # nothing is relevant to the third
     assert report.counts == {"left out: query without a relevant text": 1}
-    ranking = search(embedder, collection, 4, depth=6)
+    ranking = search(encoding_of(embedder, 4), collection, depth=6)
     products = vectors(embedder, list(collection.queries.values())) @ vectors(embedder, TEXTS).T
     for row, found in enumerate(ranking.found):
         scores = [products[row, int(one[1:])] for one in found]
@@ -72,7 +73,7 @@ def test_prompts_of_queries_and_passages_are_put_in_front(embedder, tmp_path):
     config = embedder.config
     config = type(config)(**vars(config) | {"prompts": {"query": "a ", "passage": "the "}})
     with_prompts = Embedder(embedder.encoder, embedder.tokenizer, config)
-    ranking = search(with_prompts, collection, 4, depth=12)
+    ranking = search(encoding_of(with_prompts, 4), collection, depth=12)
     asked = vectors(embedder, ["a " + text for text in collection.queries.values()])
     products = asked @ vectors(embedder, ["the " + text for text in TEXTS]).T
     np.testing.assert_allclose(ranking.scores, -np.sort(-products, 1), atol=1e-5)
@@ -90,8 +91,8 @@ def test_pairs_are_a_collection_of_their_second_texts(tmp_path):
 
 
 def test_a_run_file_has_the_columns_of_trec(tmp_path):
-    write_run(str(tmp_path / "run"), retrieval.Ranking(["q1"], [["d2", "d1"]], np.array([[0.5, 0.25]])))
-    assert (tmp_path / "run").read_text() == "q1 Q0 d2 1 0.5 bert_tf\nq1 Q0 d1 2 0.25 bert_tf\n"
+    write_run(str(tmp_path / "run"), retrieval.Ranking(["q1"], [["d2", "d 1"]], np.array([[0.5, 0.25]])))
+    assert (tmp_path / "run").read_text() == "q1 Q0 d2 1 0.5 bert_tf\nq1 Q0 d%201 2 0.25 bert_tf\n"
 
 
 def test_judgements_of_unknown_ids_are_left_out_and_ids_used_twice_refused(tmp_path):
@@ -104,9 +105,10 @@ def test_judgements_of_unknown_ids_are_left_out_and_ids_used_twice_refused(tmp_p
         opened(tmp_path)
     with raises(DataError, "qrels/test.tsv", "relevant"):
         opened(write_beir(tmp_path, judged={("q1", "d0"): 0}))
-    (tmp_path / "qrels" / "test.tsv").write_text("q1 0 d0 x\n")
-    with raises(DataError, "qrels/test.tsv:1", "'x'"):
-        opened(tmp_path)
+    for wrong in ("x", "inf", "nan"):
+        (tmp_path / "qrels" / "test.tsv").write_text(f"q1 0 d0 {wrong}\n")
+        with raises(DataError, "qrels/test.tsv:1", f"'{wrong}'"):
+            opened(tmp_path)
 
 
 PAIRS = [("a b c", "a b"), ("a b c", "a a b"), ("good good", "good"), ("d", "d a")]
@@ -194,6 +196,8 @@ def test_ranks_that_cannot_hold_the_negatives_are_refused(embedder, tmp_path):
         mined(embedder, tmp_path, first=5, last=1)
     with raises(ConfigError, "3 negatives", "1 to 2"):
         mined(embedder, tmp_path, last=2)
+    with raises(ConfigError, "12", "--corpus"):
+        mined(embedder, tmp_path, first=12, last=20)
 
 
 def lengths(groups):
@@ -203,7 +207,7 @@ def lengths(groups):
 
 def test_a_reranker_sorts_the_first_texts_and_leaves_the_rest(embedder, tmp_path):
     collection, _ = opened(write_beir(tmp_path))
-    before = search(embedder, collection, 4, depth=8)
+    before = search(encoding_of(embedder, 4), collection, depth=8)
     after = retrieval.reranked(before, collection, 5, lengths)
     for old, new, scores in zip(before.found, after.found, after.scores, strict=True):
         assert sorted(old[:5]) == sorted(new[:5]) and old[5:] == new[5:]
@@ -236,12 +240,12 @@ def test_a_query_that_is_a_text_of_the_collection_does_not_find_itself(embedder,
     queries = {"q1": "a b c", "d3": "good a"}
     (tmp_path / "beir").mkdir()
     collection, _ = opened(write_beir(tmp_path / "beir", queries=queries, judged=judged))
-    found = dict(zip(collection.queries, search(embedder, collection, 4, depth=20).found, strict=True))
+    found = dict(zip(collection.queries, search(encoding_of(embedder, 4), collection, depth=20).found, strict=True))
     assert len(found["q1"]) == len(TEXTS) and len(found["d3"]) == len(TEXTS) - 1 and "d3" not in found["d3"]
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps({"query": a, "positive": b}) + "\n" for a, b in ("ab", "bc", "dd")))
     collection, _ = opened(path)
-    ranking = search(embedder, collection, 4)
+    ranking = search(encoding_of(embedder, 4), collection)
     assert [len(row) for row in ranking.found] == [3, 2, 3]  # a; b, which is a text; d, which is its own right text
     metrics = ranking.metrics(collection.judgements)
     assert metrics["recall@10"].tolist() == [1, 1, 1]
@@ -267,7 +271,7 @@ def test_the_programs_find_and_mine_with_vectors_of_a_size(programs, embedder, t
     done = programs.succeed("retrieve", *given, "--size=8", f"--output={out}")
     results = json.loads((out / "results.json").read_text())
     short = embedder.replaced(size=8)
-    expected = search(short, opened(collection)[0], 4)
+    expected = search(encoding_of(short, 4), opened(collection)[0])
     assert (results["size"], results["queries"]) == (8, 2)
     assert results["final"] == pytest.approx(means(expected.metrics(opened(collection)[0].judgements)), abs=1e-6)
     rows = [line.split() for line in (out / "run.trec").read_text().splitlines()]
@@ -285,6 +289,9 @@ def test_the_programs_find_and_mine_with_vectors_of_a_size(programs, embedder, t
     assert done.status == 2 and "pairs.jsonl" in done.error_line
     vectors = tmp_path / "mined.jsonl.vectors"
     assert not vectors.exists()
+    done = programs("mine", *mining, "--negatives=2", "--margin=9")
+    assert done.status == 1 and "no pair has a negative" in done.error_line and mined.read_text().count("\n") == 4
+    shutil.rmtree(vectors)
     vectors.mkdir()
     (vectors / "thesis.txt").touch()
     done = programs("mine", *mining, "--negatives=2")

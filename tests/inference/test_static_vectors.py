@@ -21,7 +21,7 @@ from bert_tf.inference.embedder import open_embedder
 from bert_tf.inference.mining import Limits, mine
 from bert_tf.model.static_vectors import piece_table
 from tests.errors import raises
-from tests.inference.test_retrieval import opened, search, write_beir
+from tests.inference.test_retrieval import encoding_of, opened, search, write_beir
 from tests.packages import minilm, package
 from tests.zoo import LENGTH, VOCABULARY, pretrained
 
@@ -147,7 +147,7 @@ def test_exports_answer_in_the_form_that_is_asked_for(folder, tmp_path):
 
 def test_search_and_evaluation_take_static_models(folder, tmp_path):
     collection, _ = opened(write_beir(tmp_path))
-    ranking = search(open_embedder(folder), collection, 4, depth=6)
+    ranking = search(encoding_of(open_embedder(folder), 4), collection, depth=6)
     asked = reference(folder, list(collection.queries.values()))
     products = asked @ reference(folder, [text for _, text in collection.texts()]).T
     np.testing.assert_allclose(ranking.scores, -np.sort(-products, 1)[:, :6], atol=1e-5)
@@ -175,7 +175,9 @@ def test_negatives_are_mined_and_vectors_are_learned_from_static_models(folder, 
 def test_what_does_not_fit_is_refused_in_a_line(encoder, folder, tmp_path):
     table = files_of(folder)[1]["embeddings"]
     with raises(DataError, "model.safetensors", "embeddings", len(table) - 1, len(table)):
-        bert_tf.SentenceEncoder.from_pretrained(other(folder, tmp_path / "few", {"embeddings": table[1:]}))
+        bert_tf.SentenceEncoder.from_pretrained(
+            other(folder, tmp_path / "few", {"embeddings": table[1:]}, model_type="model2vec")
+        )
     tensors = {"embeddings": table[:3], "mapping": np.arange(len(table))}
     with raises(DataError, "mapping", "0 to 2"):
         bert_tf.SentenceEncoder.from_pretrained(other(folder, tmp_path / "rows", tensors))
@@ -185,6 +187,11 @@ def test_what_does_not_fit_is_refused_in_a_line(encoder, folder, tmp_path):
     with raises(DataError, "config.json", "max_length", '"x"'):
         path = other(folder, tmp_path / "long", {"embeddings": table}, max_length="x")
         bert_tf.SentenceEncoder.from_pretrained(path)
+    with raises(DataError, "embeddings", "values"):
+        bert_tf.SentenceEncoder.from_pretrained(other(folder, tmp_path / "empty", {"embeddings": table[:, :0]}))
+    (tmp_path / "few/tokenizer.json").unlink()
+    with raises(DataError, "tokenizer.json", "model2vec"):
+        bert_tf.SentenceEncoder.from_pretrained(tmp_path / "few")
     with raises(DataError, "static model", "SentenceEncoder"):
         bert_tf.load(folder)
     static = bert_tf.SentenceEncoder.from_pretrained(folder)

@@ -181,6 +181,11 @@ BAD = {
     "argument": ({"x": PAIRS, "margn": 1}, ConfigError, ("margn",)),
     "numbers": ({"x": PAIRS, "validation_data": (PAIRS, [1, 2, 3, 4, 5])}, DataError, ("scored pairs", "pairs")),
     "classes": ({"x": PAIRS, "validation_data": (TEXTS, ["u", "v", "u", "v", "u"])}, DataError, ("classes", "pairs")),
+    "alone": ({"x": PAIRS, "batch_size": 1}, ConfigError, ("train.batch_size is 1", "2")),
+    "fraction": ({"x": TEXTS, "y": [1, 2, 2.5, 1, 2]}, DataError, ("x[2]", "2.5")),
+    "two kinds": ({"x": TEXTS, "y": [1, "1", 2, 2, 1]}, DataError, ("x[0]", "x[1]", "text")),
+    "no class twice": ({"x": TEXTS, "y": [*"uvwxy"]}, DataError, ("x[0]", "several texts")),
+    "labels and a teacher": ({"x": PAIRS, "y": [1, 2, 3, 4, 5], "teacher": "no"}, ConfigError, ("y", "teacher")),
     "recipe": ({"x": PAIRS, "recipe": "google"}, ConfigError, ("train.normalization", "'global'")),
 }
 
@@ -308,6 +313,13 @@ def test_the_settings_of_a_checkpoint_are_kept_unless_others_are_given():
     assert own.vectors.max_length == 32 and own.vectors.prompts["passage"] == "p: "
     new = EmbeddingsConfig().published(None, 100)
     assert (new.max_length, new.vectors.pool, new.vectors.normalize) == (100, "mean", True)
+
+
+def test_inputs_may_be_objects_as_in_files(encoder):
+    pairs = [{"query": first, "positive": second} for first, second in PAIRS]
+    assert encoder.evaluate(pairs) == encoder.evaluate(PAIRS)
+    with raises(DataError, "x[0]", "single text"):
+        encoder.evaluate([{"query": "a", "postive": "b"}])
 
 
 def test_no_texts_have_no_vectors(encoder):

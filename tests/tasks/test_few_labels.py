@@ -76,5 +76,7 @@ def test_what_cannot_be_learned_from():
     model = bert_tf.TextClassifier.from_pretrained(pretrained(), max_length=16, labels=("minus", "plus"))
     with raises(DataError, "'plus'", "two labels"):
         model.fit(TEXTS[:3], LABELS[:3], few_labels=True, **SETTINGS)
+    with raises(ConfigError, "train.batch_size is 1", "2"):
+        model.fit(TEXTS[:6], LABELS[:6], few_labels=True, **SETTINGS | {"batch_size": 1})
     with raises(ConfigError, "task.vectors", "task.head=vector"):
         ClassificationConfig(vectors=EmbeddingConfig()).check()

@@ -158,6 +158,8 @@ def test_what_a_reranker_cannot_learn_from_is_one_line():
         model.fit(pairs, verbose=False)
     with raises(DataError, "x[0]", "'u'", "number"):
         model.fit(pairs, ["u"] * 3, verbose=False)
+    with raises(DataError, "x[1]", "negative"):
+        model.fit([GROUPS[0], ("a", "b", "b")], verbose=False)
     with raises(DataError, "x[0]", "'a'", "query and texts"):
         model.fit(["a"], verbose=False)
     with raises(ConfigError, "task.objective", "'kl'", "triplets", "bce or softmax"):

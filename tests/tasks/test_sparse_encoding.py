@@ -1,5 +1,8 @@
 """Sparse vectors: against the formula on Hugging Face's and our logits, training, and exports."""
 
+import functools
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,6 +11,8 @@ import bert_tf
 from bert_tf.checkpoints import directory
 from bert_tf.config import EmbeddingsConfig
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.inference.retrieval import Collection, Encoding, search
+from bert_tf.inference.sparse_embedder import SparseEmbedder
 from bert_tf.tasks.contrastive import Groups, loss_of
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from tests import zoo
@@ -100,3 +105,34 @@ def test_a_model_with_a_second_head_is_a_masked_language_model(encoder, tmp_path
         assert model.encode(TEXTS) == [pytest.approx(expected(again, text), rel=1e-4, abs=1e-5) for text in TEXTS]
     with raises(ConfigError, "query_prompt"):
         again.fit(PAIRS, query_prompt="query: ")
+
+
+def test_a_collection_is_searched_and_evaluated_by_dot_products(encoder, tmp_path):
+    encoder.save(tmp_path / "sparse")
+    embedder = SparseEmbedder(directory.read(str(tmp_path / "sparse")), "")
+    texts = {second: str(number) for number, (_, second) in enumerate(PAIRS)}
+    queries = {first: first for first, _ in PAIRS}
+    collection = Collection("", lambda: iter(zip(texts.values(), texts, strict=True)), queries, {}, {})
+    encode = functools.partial(embedder, batch_size=2)
+    ranking = search(Encoding(encode, encode, 0), collection)
+    first, second = ([expected(encoder, text) for text in part] for part in zip(*PAIRS, strict=True))
+    products = np.array([[sum(one.get(name, 0) * own[name] for name in own) for one in second] for own in first])
+    np.testing.assert_allclose(ranking.scores, -np.sort(-products, 1), rtol=1e-4, atol=1e-4)
+    ranks = [1 + np.sum(row > row[place]) for place, row in enumerate(products)]
+    assert encoder.evaluate(PAIRS)["mrr@10"] == pytest.approx(np.mean(1 / np.array(ranks)))
+    assert encoder.encode(PAIRS[0], batch_size=1) == [
+        pytest.approx(own, rel=1e-4, abs=1e-5) for own in (first[0], second[0])
+    ]
+
+
+def test_other_programs_do_not_take_its_states_for_vectors(programs, encoder, tmp_path):
+    encoder.save(tmp_path / "sparse")
+    with raises(DataError, "sparse encoder", "SparseEncoder"):
+        bert_tf.SentenceEncoder.from_pretrained(tmp_path / "sparse")
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(json.dumps({"query": a, "positive": b}) + "\n" for a, b in PAIRS))
+    given = f"--init={tmp_path / 'sparse'}", f"--data_dir={pairs}", f"--output={tmp_path / 'out'}"
+    programs.succeed("retrieve", *given)
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert results["size"] == encoder.tokenizer.vocab_size
+    assert results["final"]["mrr@10"] == pytest.approx(encoder.evaluate(PAIRS)["mrr@10"])

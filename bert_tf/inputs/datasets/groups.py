@@ -4,6 +4,7 @@ Each line of JSON, or row of a table with a header, has a text that comes first,
 others that do not. The fields have the names that data sets for sentence-transformers use.
 """
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -20,7 +21,7 @@ _LABELS = ("scores", "score", "label", "similarity")
 _NEGATIVES = "negative"  # the start of their names: negative, negatives, negative_1
 _TEXT: Any = str | float  # a number is read as text
 _TEXTS: Any = list[str] | str | None
-_NUMBERS: Any = list[float] | float | str
+_NUMBERS: Any = float | str | list[float]
 _ID: Any = str | int
 
 Lines = str | Iterable[tuple[str, Any]]  # as in `json_lines`
@@ -134,9 +135,12 @@ def _trec(path: str) -> Iterator[tuple[int, list[str]]]:
 
 def _relevance(text: str, location: str) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise DataError(f"{location}: relevance {text!r}; expected a number") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError(f"{location}: relevance {text!r}; expected a finite number")
+    return value
 
 
 def read_texts_by_id(path: str, *, title: bool = False) -> Iterator[tuple[str, str, str]]:

@@ -110,6 +110,12 @@ class FineTuningRun(Run):
         if self._head and start and not (self._own.vectors or isinstance(self._own.objective, JointObjective)):
             log(f"continuing with the head of {start.path}, which is for the same task")
             inputs["head"] = weights_identity(tf.constant(tensor.read()) for tensor in self._head.values())
+        objective = self._own.objective
+        if isinstance(objective, JointObjective) and self.train.batch_size < objective.least:
+            raise ConfigError(
+                f"train.batch_size is {self.train.batch_size}, and the examples of a batch learn from each other; "
+                f"expected at least {objective.least}, better 32 or more"
+            )
         for split in self.splits.values():  # before training, so that an unknown label is reported at once
             split.prepare(self._own)
         # The same files may be read or repaired differently by another version.
