@@ -30,15 +30,15 @@ from bert_tf.tasks.sparse_encoding import SparseEncoding
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.text_groups import (
     FEATURES,
-    LENGTH_MULTIPLE,
     GroupsBenchmark,
     GroupsCodec,
     GroupsState,
     GroupsTask,
     kind_of,
+    padded_texts,
 )
 from bert_tf.text.base import BaseTokenizer
-from bert_tf.text.packing import dense_features, length_steps, truncate
+from bert_tf.text.packing import truncate
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 _IDS = 2**62  # of texts: two are equal at odds of 1 to 400,000 among a billion
@@ -135,28 +135,14 @@ class EmbeddingsCodec(GroupsCodec):
         """Dense features: first/NAME [rows, length]; with several texts, others/NAME [rows, texts - 1, length], each as
         long as its longest text, all padding where an example has fewer texts; and `text_ids`, as in `Groups`.
         """
-        features, most, texts = dict(features), self.config.max_length, self.state.texts
-        dense = dense_features(features.pop("input_word_ids"), features.pop("input_type_ids"), max_length=most)
-        made = {name: value.to_tensor(-1, shape=[None, texts]) if name == "text_ids" else value
-                for name, value in features.items()}  # fmt: skip
-        for part, places in (("first", slice(0, 1)), ("others", slice(1, texts))):
-            if part == "others" and texts == 1:
-                continue
-            of_part = {name: dense[name][:, places] for name in FEATURES}
-            longest = tf.maximum(tf.reduce_max(tf.reduce_sum(of_part["input_mask"], -1)), 1)
-            if few_lengths:
-                steps = length_steps(most)
-                length = tf.gather(steps, tf.searchsorted(tf.constant(steps[:-1], tf.int32), [longest])[0])
-            else:
-                length = tf.minimum(-(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, most)
-            for name, value in of_part.items():
-                missing = [[0, 0], [0, 0], [0, tf.maximum(length - tf.shape(value)[2], 0)]]
-                value = tf.pad(value[:, :, :length], missing)
-                if part == "first":
-                    made[f"{part}/{name}"] = value[:, 0]
-                else:
-                    absent = [[0, 0], [0, texts - 1 - tf.shape(value)[1]], [0, 0]]
-                    made[f"{part}/{name}"] = tf.ensure_shape(tf.pad(value, absent), [None, texts - 1, None])
+        made, most, texts = dict(features), self.config.max_length, self.state.texts
+        ids, types = made.pop("input_word_ids"), made.pop("input_type_ids")
+        made["text_ids"] = made["text_ids"].to_tensor(-1, shape=[None, texts])
+        first = padded_texts(ids[:, :1], types[:, :1], 1, most, few_lengths=few_lengths)
+        made |= {f"first/{name}": value[:, 0] for name, value in first.items()}
+        if texts > 1:
+            others = padded_texts(ids[:, 1:], types[:, 1:], texts - 1, most, few_lengths=few_lengths)
+            made |= {f"others/{name}": value for name, value in others.items()}
         return made
 
     def postprocess(self, features: Tensors, outputs: Tensors) -> Tensors:

@@ -27,14 +27,14 @@ from bert_tf.tasks.objective import JointObjective
 from bert_tf.tasks.regression import ACTIVATIONS, Regression, number
 from bert_tf.tasks.text_groups import (
     FEATURES,
-    LENGTH_MULTIPLE,
     GroupsBenchmark,
     GroupsCodec,
     GroupsState,
     GroupsTask,
     kind_of,
+    padded_texts,
 )
-from bert_tf.text.packing import dense_features, length_steps, truncate
+from bert_tf.text.packing import truncate
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 _NEVER = -1e9  # the score of an absent text
@@ -106,13 +106,9 @@ class RerankerCodec(GroupsCodec):
 
     def _padded_groups(self, features: Tensors, *, few_lengths: bool = False) -> Tensors:
         """Dense features [rows, texts - 1, ...]; an absent text is all padding."""
-        most, places = self.config.max_length, self.state.texts - 1
-        dense = dense_features(
-            features["input_word_ids"], features["input_type_ids"], length_multiple=LENGTH_MULTIPLE,
-            lengths=length_steps(most) if few_lengths else (), max_length=most,
-        )  # fmt: skip
-        absent = [[0, 0], [0, places - tf.shape(dense["input_mask"])[1]], [0, 0]]
-        made = {name: tf.ensure_shape(tf.pad(value, absent), [None, places, None]) for name, value in dense.items()}
+        places, most = self.state.texts - 1, self.config.max_length
+        ids, types = features["input_word_ids"], features["input_type_ids"]
+        made = padded_texts(ids, types, places, most, few_lengths=few_lengths)
         labels = features["labels"].to_tensor(shape=[None, places])
         return made | {"labels": labels, "row": features["row"], "window": features["window"]}
 

@@ -1,10 +1,12 @@
-"""What the tasks on groups of texts have in common: training of sentence encoders, and reranking."""
+"""Base classes of the tasks on groups of texts: sentence encoders and rerankers."""
 
 import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
+
+import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.batching import Rows
@@ -14,6 +16,7 @@ from bert_tf.tasks.benchmark import Benchmark
 from bert_tf.tasks.codec import Codec
 from bert_tf.tasks.regression import number
 from bert_tf.tasks.task import FineTuningTask, State
+from bert_tf.text.packing import dense_features, length_steps
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 # The encoder's inputs.
@@ -66,6 +69,21 @@ class GroupsCodec(Codec):
     @abc.abstractmethod
     def _padded_groups(self, features: Tensors, *, few_lengths: bool = False) -> Tensors:
         """Dense features of groups, with absent texts in the place of those that an example does not have."""
+
+
+def padded_texts(ids: tf.RaggedTensor, types: tf.RaggedTensor, places: int, most: int, *, few_lengths: bool) -> Tensors:
+    """Dense features [rows, places, length] of groups, with a text that is all padding where a row has fewer.
+
+    Args:
+        ids, types: int32 [rows, None, None].
+        places: number of texts.
+        most: tokens of a text.
+        few_lengths: as for `Codec.pad`.
+    """
+    lengths = length_steps(most) if few_lengths else ()
+    dense = dense_features(ids, types, length_multiple=LENGTH_MULTIPLE, lengths=lengths, max_length=most)
+    absent = [[0, 0], [0, places - tf.shape(dense["input_mask"])[1]], [0, 0]]
+    return {name: tf.ensure_shape(tf.pad(value, absent), [None, places, None]) for name, value in dense.items()}
 
 
 _Codec = TypeVar("_Codec", bound=GroupsCodec)

@@ -49,16 +49,8 @@ class WholeBatch:
         def outputs_of(number: int) -> Tensors:
             return self._outputs(batches[number], seeds[number], mode)
 
-        def loss_of(outputs: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-            return self._loss(outputs, batches, divisor, scale)
-
-        if self._objective.separable:
+        if self._objective.separable or len(batches) == 1:
             return self._added(batches, outputs_of, variables, divisor, scale)
-        if len(batches) == 1:
-            with tf.GradientTape() as tape:
-                loss, metrics = loss_of(outputs_of(0))
-            found = tape.gradient(loss, variables, unconnected_gradients="zero")
-            return [tf.convert_to_tensor(one) for one in found], metrics
         computed: list[Tensors] = []
         for number in range(len(batches)):
             with tf.control_dependencies(tf.nest.flatten(computed)):  # one after the other, or all hold memory at once
@@ -66,7 +58,7 @@ class WholeBatch:
         whole = _concatenated(computed)
         with tf.GradientTape() as tape:
             tape.watch(whole)
-            loss, metrics = loss_of(whole)
+            loss, metrics = self._loss(whole, batches, divisor, scale)
         slopes = tape.gradient(loss, whole)
         first = tf.constant(0)
         gradients: list[tf.Tensor] = []
@@ -95,26 +87,16 @@ class WholeBatch:
         divisor: tf.Tensor,
         scale: tf.Tensor,
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """The same of a loss that is a sum over the examples: that of one micro-batch after the other."""
+        """The same of one micro-batch after the other, whose losses are added."""
         gradients: list[tf.Tensor] = []
         metrics = 0.0
         for number, features in enumerate(batches):
             with tf.control_dependencies(gradients), tf.GradientTape() as tape:
-                sums = self._objective.joint_loss(outputs_of(number), self._objective.known(features))
-                loss, own = self._scaled(sums, divisor, scale)
+                loss, own = self._loss(outputs_of(number), [features], divisor, scale)
             added = [tf.convert_to_tensor(one) for one in tape.gradient(loss, variables, unconnected_gradients="zero")]
             gradients = [total + one for total, one in zip(gradients, added, strict=True)] if number else added
             metrics += own
         return gradients, metrics
-
-    def _scaled(
-        self, sums: dict[str, tuple[tf.Tensor, tf.Tensor]], divisor: tf.Tensor, scale: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The scaled loss and the metrics, from what `joint_loss` returns."""
-        objective = self._objective
-        means = {name: sums[name][0] / tf.maximum(divisor, 1e-5) for name in objective.losses}
-        stacked = tf.stack([tf.stack(sums[name]) for name in (*objective.losses, *objective.metric_names)])
-        return scale * objective.total(means), stacked
 
     def _outputs(self, features: Tensors, seed: tf.Tensor, mode: Modes) -> Tensors:
         """The joined outputs of a micro-batch."""
@@ -129,16 +111,18 @@ class WholeBatch:
     def _loss(
         self, outputs: Tensors, batches: Sequence[Tensors], divisor: tf.Tensor, scale: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The scaled loss of the whole batch of all replicas, and the metrics."""
+        """The scaled loss of these batches, of those of all replicas unless it is a sum, and the metrics."""
         objective = self._objective
         known = _concatenated([objective.known(features) for features in batches])
         context = tf.distribute.get_replica_context()
-        replicas = context.num_replicas_in_sync if context else 1
+        replicas = context.num_replicas_in_sync if context and not objective.separable else 1
         if replicas > 1:
             outputs = {name: _gathered(value, context) for name, value in outputs.items()}
             known = {name: _all(value, context) for name, value in known.items()}
-        loss, metrics = self._scaled(objective.joint_loss(outputs, known), divisor, scale)
-        return loss, metrics / replicas
+        sums = objective.joint_loss(outputs, known)
+        means = {name: sums[name][0] / tf.maximum(divisor, 1e-5) for name in objective.losses}
+        metrics = tf.stack([tf.stack(sums[name]) for name in (*objective.losses, *objective.metric_names)])
+        return scale * objective.total(means), metrics / replicas
 
 
 def _gathered(own: tf.Tensor, context: tf.distribute.ReplicaContext) -> tf.Tensor:
