@@ -123,6 +123,9 @@ texts = ["A fine film.", "A dull film.", "We laughed a lot.", "Nobody laughed."]
 dev_texts, labels = texts, ["positive", "negative", "positive", "negative"]
 dev_labels = labels
 """,
+    "search": """
+pairs = [("Who wrote Faust?", "Faust is a play by Goethe."), ("Where is Oslo?", "Oslo lies in the south of Norway.")]
+""",
 }
 # Steps, by a text that is in them, in which five updates are enough, and why not all are made.
 BRIEF = {
@@ -148,7 +151,7 @@ NOT_RUN = {
     "docs/install.md": {"": "installs into an environment of its own, and needs GPUs and machines"},
     "docs/results.md": {"": _HOURS},
     "docs/checkpoints.md": {"test_releases": "needs five releases of Transformers"},
-    "docs/small/index.md": {"quarter": _HOURS, "NSMC": _HOURS, "SST/test.tsv": _HOURS},
+    "docs/small/index.md": {"quarter": _HOURS, "NSMC": _HOURS, "SST/test.tsv": _HOURS, "SQUAD": _HOURS},
     "docs/finetuning/data.md": {"": "downloads, and data with a licence of its own"},
     "docs/finetuning/settings.md": {"--config.search": "eighteen runs; tests/training/runs/test_sweep.py searches"},
     "docs/pretraining/corpora.md": {"gs://": _MACHINES, "host0": _MACHINES},
