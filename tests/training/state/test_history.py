@@ -90,7 +90,7 @@ def test_after_resuming_tensorboard_shows_each_point_once_and_the_new_ones(tmp_p
 
 
 DAMAGE = {
-    b'{"kind": "train\n': "3: not JSON (Unterminated string starting at at column 10); left out of the curves: 1 line",
+    b'{"kind": "train\n': "3: not JSON (Unterminated string starting at column 10); left out of the curves: 1 line",
     b"\xff\xfe\n3\n{}\nnull\n": " byte 0xff at offset 0 is not UTF-8; expected JSON; left out of the curves: 4 lines",
     b'{"kind": "resume", "step": "x"}\n': '3: step is "x"; expected a whole number; left out of the curves: 1 line',
     b'{"kind": "training", "step": 1}\n': "3: no 'phase'; left out of the curves: 1 line",
