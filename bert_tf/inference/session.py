@@ -5,6 +5,7 @@ loads the graph and runs a session on it. So the new process does the same (`ask
 TensorFlow, so that a program can start the process first.
 """
 
+import contextlib
 import importlib.resources
 import json
 import os
@@ -80,8 +81,14 @@ class Session:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        process = self._process
+        process.kill()
+        process.wait()
+        # Not by `communicate`: after a second Ctrl-C, the thread of `_checked` may still be in it.
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                if pipe:
+                    pipe.close()
 
     def ask(self, path: str, requests: Iterable[Json]) -> list[Any]:
         """Runs requests; once only.

@@ -1,8 +1,10 @@
 """Exported models give the answers of the Python model and use only ops that TF Serving has."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
+import time
 import zlib
 from typing import NamedTuple
 
@@ -237,3 +239,11 @@ def test_a_model_trained_in_half_precision_is_exported_in_float32(single, tmp_pa
     exported = export_run(str(tmp_path / "run"), str(tmp_path / "served"), check=False)
     probabilities = ask.Model(exported.path).run({"text": texts})["probabilities"]
     np.testing.assert_allclose(probabilities, numpy_probabilities(task, model, texts), atol=1e-5)
+
+
+def test_a_session_ends_while_a_thread_waits_for_its_answers():
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with Session("import time; time.sleep(600)") as session:
+            asked = pool.submit(session.ask, "x", [])
+            time.sleep(0.5)  # it has written, and reads
+        assert isinstance(asked.exception(timeout=60), NotServable | ValueError)
