@@ -58,8 +58,9 @@ _DATA = data_flags()
 
 def main(_: list[str]) -> None:
     output = _OUTPUT.value
-    source, report = Source(_DATA(ExampleData(format="groups")), _DATA_DIR.value, TextGroup), ReadReport()
-    of_folder = os.path.join(_DATA_DIR.value, "corpus.jsonl")
+    of_folder, queries = (os.path.join(_DATA_DIR.value, name) for name in ("corpus.jsonl", "queries.jsonl"))
+    data = _DATA(ExampleData(format="beir" if os.path.exists(of_folder) and os.path.exists(queries) else "groups"))
+    source, report = Source(data, _DATA_DIR.value, TextGroup), ReadReport()
     further = _CORPUS.value or (of_folder if os.path.exists(of_folder) else "")
     corpus_files = [further] if further else []
     check_output(output, inputs=[*files_of(_INIT.value), *source.files(_SPLIT.value), *corpus_files])

@@ -134,8 +134,10 @@ def group_of(value: Any, location: str, least: int = 1) -> Json:
     return {"texts": texts}
 
 
-def group_label(label: Any) -> Json:
+def group_label(label: Any, line: Json, location: str) -> Json:
     """The field of JSON lines for the label of such an input: a number, a class, or a list of numbers."""
+    if given := {"label", "score", "scores", "similarity"} & line.keys():
+        raise DataError(f"{location}: the input has {min(given)!r} already; leave y out, or the field")
     return {"scores" if isinstance(label, list | tuple) else "label": label}
 
 

@@ -119,6 +119,9 @@ class VectorModel(Trainable):
         Returns:
             For inputs of several texts recall, MRR, nDCG and MAP of the second text of each, among all but the first
             texts; for pairs with numbers, correlations of their cosines; for classes, the accuracy of the nearest text.
+
+        All vectors are held in memory; those of a sparse encoder have a value for each piece. `python -m
+        bert_tf.retrieve` measures large collections.
         """
         given = self._labelled(x, y, "x")
         split = Split(InMemory(self._data(given), self._kind.example, {"validation": given}), "validation")
@@ -145,7 +148,7 @@ class VectorModel(Trainable):
         return group_of(value, location)
 
     def _gold(self, label: Any, line: Json, location: str) -> Json:
-        return group_label(label)
+        return group_label(label, line, location)
 
 
 @checked_arguments

@@ -334,7 +334,7 @@ class Reranker(FineTuned):
         return group_of(value, location, least=2)
 
     def _gold(self, label: Any, line: Json, location: str) -> Json:
-        return group_label(label)
+        return group_label(label, line, location)
 
 
 class MultipleChoice(FineTuned):

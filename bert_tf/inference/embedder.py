@@ -20,6 +20,7 @@ from bert_tf.files import text_path
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.sentence_vectors import SentenceVectors
 from bert_tf.quiet import traced_function
+from bert_tf.tasks.reranking import Reranking
 from bert_tf.tasks.sparse_encoding import SparseEncoding
 from bert_tf.tasks.static_vectors import Static
 from bert_tf.tasks.vectors import Vectors
@@ -56,6 +57,8 @@ def embedder_of(
         return static_embedder(checkpoint, path, per=per, **settings)
     if checkpoint.is_for(SparseEncoding):
         raise DataError(f"{path}: a sparse encoder, which bert_tf.SparseEncoder opens; expected a sentence encoder")
+    if per == "sentence" and checkpoint.is_for(Reranking):
+        raise DataError(f"{path}: a reranker, which gives scores (retrieve --reranker); expected a sentence encoder")
     tokenizer = checkpoint.tokenizer_of_text(path)
     config = EmbeddingConfig(per)
     if per == "sentence":

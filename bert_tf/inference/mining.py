@@ -171,7 +171,7 @@ def vectors_in(folder: str) -> Iterator[None]:
         yield
         for name in (_DONE, _VECTORS):
             os.remove(os.path.join(folder, name))
-    if os.path.isdir(folder):  # of a run that was killed before
+    with contextlib.suppress(OSError):  # of a run that was killed before; or there are files of somebody else
         os.rmdir(folder)
 
 
@@ -192,10 +192,12 @@ def _stored_vectors(embedder: Embedder, corpus: Sequence[str], folder: str, batc
     if os.path.exists(state) and os.path.exists(path):
         with contextlib.suppress(DataError):  # damaged
             before = read_json(state, Json)
-    done = before["texts"] if before and before.get("made_of") == [identity, os.path.getsize(path)] else 0
-    if done:
-        vectors: np.memmap[Any, Any] = np.lib.format.open_memmap(path, "r+")
-    else:
+    vectors: np.memmap[Any, Any] | None = None
+    if before and before.get("made_of") == [identity, os.path.getsize(path)]:
+        with contextlib.suppress(ValueError):  # a damaged header
+            vectors = np.lib.format.open_memmap(path, "r+")
+    done = before["texts"] if vectors is not None else 0
+    if vectors is None:
         if os.path.exists(state):  # of other vectors, which the file no longer holds as soon as it is opened
             os.remove(state)
         vectors = np.lib.format.open_memmap(path, "w+", np.float32, (len(corpus), embedder.size))

@@ -100,8 +100,12 @@ class Codec(Served):
 
     def texts(self, columns: Tensors) -> list[tf.Tensor]:
         """The texts in columns, as `to_tensors` returns them: string [n] for each of the `inputs` that is text."""
-        given = [columns[spec.name] for spec in self.inputs() if spec.dtype == tf.string]
+        given = self.read_texts(columns)
         return [one.flat_values if isinstance(one, tf.RaggedTensor) else tf.reshape(one, [-1]) for one in given]
+
+    def read_texts(self, columns: Tensors) -> list[tf.Tensor | tf.RaggedTensor]:
+        """As `texts`, by example: string [examples, ...]."""
+        return [columns[spec.name] for spec in self.inputs() if spec.dtype == tf.string]
 
     @abc.abstractmethod
     def unlabelled(self, examples: list[Any]) -> list[Any]:

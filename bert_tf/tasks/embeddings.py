@@ -14,7 +14,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, EmbeddingsConfig, ExampleData
 from bert_tf.config.embeddings import OBJECTIVES
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import Labels, ReadReport, TextGroup
+from bert_tf.inputs.datasets.examples import Labels, TextGroup
 from bert_tf.metrics.accuracy_and_f1 import correlations
 from bert_tf.metrics.retrieval import DEPTHS, by_query, means, nearest, unit_vectors
 from bert_tf.model.encoder import BertEncoder
@@ -90,8 +90,14 @@ class EmbeddingsCodec(GroupsCodec):
         return {"text": text, "query": tf.constant(query)} | ({"labels": self.targets(examples)} if labelled else {})
 
     def targets(self, examples: list[TextGroup]) -> tf.Tensor:
-        """float32 [examples, ...]: what the objective learns."""
+        """float32 [examples, ...]: what the objective learns; DataError for examples of another kind."""
         kind = self.state.kind
+        found = kind_of(examples) if kind != "vectors" else kind
+        if found != kind and not {found, kind} <= {*RETRIEVAL}:
+            raise DataError(
+                f"{examples[0].location}: {found}, and the training examples are {kind}; expected one kind: evaluate "
+                "the trained encoder on others (python -m bert_tf.retrieve, SentenceEncoder.evaluate)"
+            )
         if kind == "scored pairs":
             return tf.constant([self.scaled(example) for example in examples], tf.float32)
         if kind == "classes":
@@ -114,14 +120,19 @@ class EmbeddingsCodec(GroupsCodec):
 
     def _packed(self, columns: Tensors) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """Token ids and types [texts, None] of all texts of examples."""
+        budget = self.config.max_length - self.tokenizer.specials()
+        (texts,) = self.read_texts(columns)
+        ids, _, _ = truncate(self.tokenizer.tokenize(texts.values), budget=budget)
+        return self.tokenizer.pack(ids)
+
+    def read_texts(self, columns: Tensors) -> list[tf.Tensor | tf.RaggedTensor]:
+        """With the prompts."""
         text, rows = columns["text"], columns["text"].value_rowids()
         is_first = tf.range(tf.size(text.values), dtype=rows.dtype) == tf.gather(text.row_starts(), rows)
         is_first &= tf.gather(columns["query"], rows)
         prompts = self.config.query_prompt or "", self.config.passage_prompt or ""
         texts = tf.where(is_first, *(prompt + text.values if prompt else text.values for prompt in prompts))
-        budget = self.config.max_length - self.tokenizer.specials()
-        ids, _, _ = truncate(self.tokenizer.tokenize(texts), budget=budget)
-        return self.tokenizer.pack(ids)
+        return [text.with_values(texts)]
 
     def _groups(self, columns: Tensors) -> Tensors:
         text = columns["text"]
@@ -281,6 +292,8 @@ class EmbeddingsBenchmark(GroupsBenchmark[EmbeddingsCodec]):
             expected = unit_vectors(targets)
             return {"cosine": np.array([np.mean(one @ own) for one, own in zip(vectors, expected, strict=True)])}
         if kind == "classes":
+            if len(examples) < 2:
+                raise DataError(f"{examples[0].location}: a single text; expected others, of which one is the nearest")
             own = np.stack([one[0] for one in vectors])
             found, _ = nearest(own, own, 2)
             others = np.where(found[:, 0] == np.arange(len(own)), found[:, -1], found[:, 0])
@@ -379,14 +392,6 @@ class Embeddings(GroupsTask):
         task._assemble()
         return task
 
-    def check(self, examples: list[TextGroup], read_report: ReadReport) -> None:
-        own, kind = self.state.kind, kind_of(examples) if self.state.kind != "vectors" else "vectors"
-        if kind != own and not {kind, own} <= {*RETRIEVAL}:
-            raise DataError(
-                f"{examples[0].location}: {kind}, and the training examples are {own}; expected one kind: evaluate the "
-                "trained encoder on others (python -m bert_tf.retrieve, SentenceEncoder.evaluate)"
-            )
-
     def _learn(self, examples: list[TextGroup], labels: Labels | None) -> None:
         state, first = self.state, examples[0]
         kind = "vectors" if self.config.teacher else kind_of(examples)
@@ -427,9 +432,8 @@ def _classes(examples: list[TextGroup]) -> tuple[str, ...]:
 
 
 def _scores(example: TextGroup) -> tuple[float, ...]:
-    if not isinstance(example.label, tuple):
-        raise DataError(f"{example.location}: no scores; expected one for each text after the first")
-    return example.label
+    """One for each text after the first; 0 for each in validation, where texts need none."""
+    return example.label if isinstance(example.label, tuple) else (0.0,) * (len(example.texts) - 1)
 
 
 def _padded(scores: tuple[float, ...], length: int) -> list[float]:

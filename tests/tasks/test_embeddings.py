@@ -180,6 +180,12 @@ BAD = {
     "objective": ({"x": PAIRS, "objective": "triplet"}, ConfigError, ("triplet", "pairs", "in_batch")),
     "argument": ({"x": PAIRS, "margn": 1}, ConfigError, ("margn",)),
     "numbers": ({"x": PAIRS, "validation_data": (PAIRS, [1, 2, 3, 4, 5])}, DataError, ("scored pairs", "pairs")),
+    "no class": (
+        {"x": TEXTS, "y": [*"uvuvu"], "validation_data": PAIRS},
+        DataError,
+        ("validation x[0]", "pairs", "classes"),
+    ),
+    "label twice": ({"x": [{"query": "a", "positive": "b", "score": 1}], "y": [1]}, DataError, ("x[0]", "score", "y")),
     "classes": ({"x": PAIRS, "validation_data": (TEXTS, ["u", "v", "u", "v", "u"])}, DataError, ("classes", "pairs")),
     "alone": ({"x": PAIRS, "batch_size": 1}, ConfigError, ("train.batch_size is 1", "2")),
     "fraction": ({"x": TEXTS, "y": [1, 2, 2.5, 1, 2]}, DataError, ("x[2]", "2.5")),
@@ -313,6 +319,13 @@ def test_the_settings_of_a_checkpoint_are_kept_unless_others_are_given():
     assert own.vectors.max_length == 32 and own.vectors.prompts["passage"] == "p: "
     new = EmbeddingsConfig().published(None, 100)
     assert (new.max_length, new.vectors.pool, new.vectors.normalize) == (100, "mean", True)
+
+
+def test_pairs_can_be_the_validation_of_what_learns_from_scores(encoder):
+    examples = task_of([TextGroup("0", ("a", "b", "c"), (1.0, 0.5), "")], objective="margin_mse").codec
+    assert examples.targets([TextGroup("1", ("a", "b"), None, "")]).numpy().tolist() == [[0.0, 0.0]]
+    with raises(DataError, "single text"):
+        encoder.evaluate(TEXTS[:1], ["u"])
 
 
 def test_inputs_may_be_objects_as_in_files(encoder):

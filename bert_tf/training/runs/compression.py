@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.checkpoints import directory
+from bert_tf.checkpoints import directory, static_model
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors
-from bert_tf.config import EmbeddingsConfig, ExampleData, to_dict
+from bert_tf.config import EmbeddingConfig, EmbeddingsConfig, ExampleData, to_dict
 from bert_tf.config.values import fitting
 from bert_tf.errors import ConfigError, DataError, UnsuitedError
 from bert_tf.files import check_output, here_or_bundled, write_json
@@ -26,6 +26,7 @@ from bert_tf.locks import locked
 from bert_tf.tasks import FineTuningTask
 from bert_tf.tasks.embeddings import Embeddings
 from bert_tf.tasks.objective import check_of_examples
+from bert_tf.tasks.sparse_encoding import SparseEncoding
 from bert_tf.training.evaluation import Split, evenly_spaced
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.compression_steps import STEPS, Job, Step
@@ -90,7 +91,11 @@ def task_of(model_dir: str, data_dir: str, data: Callable[[ExampleData], Example
         model_dir, data_dir: as for `compress`.
         data: adds the user's settings of the data to those of the model.
     """
+    if static_model.recognises(model_dir):
+        raise ConfigError(f"{model_dir}: a static model, which is small already; expected its encoder")
     checkpoint = directory.read(model_dir)
+    if checkpoint.is_for(SparseEncoding):
+        raise ConfigError(f"{model_dir}: a sparse encoder; expected a sentence encoder or a fine-tuned model")
     vectors = checkpoint.vectors
     if checkpoint.task or not vectors:
         with on_cpu():
@@ -103,7 +108,7 @@ def task_of(model_dir: str, data_dir: str, data: Callable[[ExampleData], Example
         )
     given = data(ExampleData(format="groups"))
     length = vectors.max_length or checkpoint.config.max_position_embeddings
-    config = EmbeddingsConfig(max_length=length, vectors=vectors)
+    config = _with_prompts(EmbeddingsConfig(max_length=length, vectors=vectors), vectors)
     examples = Split(source_of(given, config, data_dir), "validation").examples
     return Embeddings.judging(checkpoint.tokenizer_of_text(model_dir), given, examples, config)
 
@@ -258,12 +263,15 @@ def _exported(task: FineTuningTask, model: str, exports: str, optimize: str) -> 
         return predictions.load(version, task.data), version
     with on_cpu():
         embedder = open_embedder(model)
-    vectors = embedder.config
-    query, passage = (vectors.prompts.get(name, "") for name in (vectors.query_name, vectors.passage_name))
-    config = dataclasses.replace(task.config, query_prompt=query, passage_prompt=passage)
+    config = _with_prompts(task.config, embedder.config)  # of which a static model has none
     embedder = embedder.with_prompt("")
     version = export(embedder.task, embedder.model, exports, optimize=optimize).path
     return Predictor(task.replaced(config=config), ask.Model(version)), version
+
+
+def _with_prompts(config: EmbeddingsConfig, vectors: EmbeddingConfig) -> EmbeddingsConfig:
+    query, passage = (vectors.prompts.get(name, "") for name in (vectors.query_name, vectors.passage_name))
+    return dataclasses.replace(config, query_prompt=query, passage_prompt=passage)
 
 
 def measured(predictor: Predictor, version: str, split: Split, timed: Sequence[Any]) -> Json:

@@ -92,8 +92,7 @@ class Job:
         """The texts of each example, such as two of a pair, or its words."""
         codec = self.task.codec
         for chunk in codec.chunks(examples, _CHUNK):
-            columns = codec.to_tensors(chunk, labelled=False)
-            lists = [columns[spec.name] for spec in codec.inputs() if spec.dtype == tf.string]
+            lists = codec.read_texts(codec.to_tensors(chunk, labelled=False))
             listed = [one.to_list() if isinstance(one, tf.RaggedTensor) else one.numpy().tolist() for one in lists]
             for row in zip(*listed, strict=True):
                 yield tf.nest.flatten(row)

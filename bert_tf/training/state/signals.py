@@ -56,6 +56,8 @@ def terminable(directory: str) -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
+    except Terminated:  # which Keras may have wrapped in words of its own
+        raise Terminated(advice) from None
     except KeyboardInterrupt:
         log(advice)
         raise

@@ -420,6 +420,10 @@ def test_a_sentence_encoder_ends_as_a_table_of_vectors(data, tmp_path):
     assert rows["static"]["value"] == pytest.approx(static.evaluate(pairs)["mrr@10"])
     assert rows["static"]["parameters"] == static.encoder.table.shape[0] * 64
     assert rows["trimmed"]["megabytes"] < rows["original"]["megabytes"]
+    # The words of prompts are kept, too, which no text of the data has.
+    source = Source(task.data, str(tmp_path), task.example)
+    first, second = next(Job(model_dir, str(tmp_path), task, source, [], STRATEGY).training_texts())
+    assert (first[:7], second[:6]) == (b"which: ", b"this: ")
     with raises(ConfigError, "does not pool its prompts"):
         other = write_encoder(str(tmp_path / "other"), include_prompt=False, long_texts="head")
         task_of(other, str(tmp_path), lambda data: data)
