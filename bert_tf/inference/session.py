@@ -5,7 +5,6 @@ loads the graph and runs a session on it. So the new process does the same (`ask
 TensorFlow, so that a program can start the process first.
 """
 
-import contextlib
 import importlib.resources
 import json
 import os
@@ -63,6 +62,7 @@ class Session:
     """
 
     def __init__(self, code: str = _WAITING, **environment: str) -> None:
+        self._asked = False
         self._process = subprocess.Popen(
             # -P keeps the current folder out of sys.path.
             [sys.executable, "-P", "-c", code],
@@ -81,14 +81,12 @@ class Session:
         return self
 
     def __exit__(self, *error: object) -> None:
-        process = self._process
-        process.kill()
-        process.wait()
-        # Not by `communicate`: after a second Ctrl-C, the thread of `_checked` may still be in it.
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                if pipe:
-                    pipe.close()
+        self._process.kill()
+        # After a second Ctrl-C, the thread of `_checked` may still be in `communicate`, which closes the pipes.
+        if self._asked:
+            self._process.wait()
+        else:
+            self._process.communicate()
 
     def ask(self, path: str, requests: Iterable[Json]) -> list[Any]:
         """Runs requests; once only.
@@ -104,6 +102,7 @@ class Session:
         Raises:
             NotServable: the version cannot be loaded, or a question not be answered.
         """
+        self._asked = True
         program = str(importlib.resources.files("bert_tf.inference") / "ask.py")
         lines = f"{program}\0{path}\0\n" + "".join(json.dumps(request) + "\n" for request in requests)
         answers, errors = self._process.communicate(lines)
