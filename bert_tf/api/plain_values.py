@@ -12,6 +12,7 @@ from bert_tf.config.paths import hint_at_field
 from bert_tf.config.values import misfit, shown, without_numpy
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import cause
+from bert_tf.inputs.datasets.groups import LABELS
 from bert_tf.types import Json
 
 # Arguments of Keras' `fit` that are something else here.
@@ -136,8 +137,8 @@ def group_of(value: Any, location: str, least: int = 1) -> Json:
 
 def group_label(label: Any, line: Json, location: str) -> Json:
     """The field of JSON lines for the label of such an input: a number, a class, or a list of numbers."""
-    if given := {"label", "score", "scores", "similarity"} & line.keys():
-        raise DataError(f"{location}: the input has {min(given)!r} already; leave y out, or the field")
+    if given := next((name for name in LABELS if name in line), ""):
+        raise DataError(f"{location}: the input has {given!r} already; leave y out, or the field")
     return {"scores" if isinstance(label, list | tuple) else "label": label}
 
 

@@ -111,6 +111,9 @@ class VectorModel(Trainable):
     def evaluate(self, x: Values, y: Values = None, *, batch_size: BatchSize = 32) -> Metrics:
         """Evaluates the vectors.
 
+        All are held in memory; those of a sparse encoder have a value for each piece. `python -m bert_tf.retrieve`
+        measures large collections.
+
         Args:
             x: as for `fit`.
             y: as for `fit`.
@@ -119,9 +122,6 @@ class VectorModel(Trainable):
         Returns:
             For inputs of several texts recall, MRR, nDCG and MAP of the second text of each, among all but the first
             texts; for pairs with numbers, correlations of their cosines; for classes, the accuracy of the nearest text.
-
-        All vectors are held in memory; those of a sparse encoder have a value for each piece. `python -m
-        bert_tf.retrieve` measures large collections.
         """
         given = self._labelled(x, y, "x")
         split = Split(InMemory(self._data(given), self._kind.example, {"validation": given}), "validation")

@@ -186,9 +186,8 @@ class EmbeddingsCodec(GroupsCodec):
 
     def requests(self, examples: list[Any]) -> Iterator[tuple[Sequence[int], str, dict[str, Array]]]:
         """What an export of the vectors, without a prompt of its own, is sent for texts that `distinct` returns."""
-        prompts = self.config.passage_prompt or "", self.config.query_prompt or ""
-        texts = [prompts[example.is_first] + example.texts[0] for example in examples]
-        yield range(len(texts)), DEFAULT, {"text": np.array([text.encode() for text in texts], object)}
+        (texts,) = self.read_texts(self.to_tensors(examples, labelled=False))
+        yield range(len(examples)), DEFAULT, {"text": texts.values.numpy()}
 
     def response(self, outputs: dict[str, Array]) -> dict[str, Array]:
         return {"vectors": outputs["vector"][:, np.newaxis]}
@@ -427,7 +426,7 @@ def _classes(examples: list[TextGroup]) -> tuple[str, ...]:
     for example in examples:
         if isinstance(example.label, float):
             raise DataError(f"{example.location}: label {example.label:g}; expected text or a whole number")
-    are_integers([(example.label, example.location) for example in examples])  # or all texts
+    are_integers([(example.label, example.location) for example in examples])  # raises if some are, and others are not
     return tuple(sorted({str(example.label) for example in examples}))
 
 

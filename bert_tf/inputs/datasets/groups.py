@@ -17,7 +17,7 @@ from bert_tf.inputs.datasets.text_files import Seen, field, identity, own_id, re
 
 _FIRST = ("query", "anchor", "question", "sentence1", "text", "sentence", "english")
 _SECOND = ("positive", "passage", "answer", "sentence2", "second_text", "document", "translation")
-_LABELS = ("scores", "score", "label", "similarity")
+LABELS = ("scores", "score", "label", "similarity")
 _NEGATIVES = "negative"  # the start of their names: negative, negatives, negative_1
 _TEXT: Any = str | float  # a number is read as text
 _TEXTS: Any = list[str] | str | None
@@ -52,7 +52,7 @@ def _records(path: str) -> Iterator[tuple[str, Any]]:
         yield from ((f"{path}:{number}", record) for number, record in read_json_lines(path))
         return
     columns = columns_of(path)
-    used = [name for name in columns if name in (*_FIRST, *_SECOND, *_LABELS, "id") or name.startswith(_NEGATIVES)]
+    used = [name for name in columns if name in (*_FIRST, *_SECOND, *LABELS, "id") or name.startswith(_NEGATIVES)]
     if not used:
         raise DataError(
             f"{path}: the columns are {', '.join(columns)}; expected {_FIRST[0]} and {_SECOND[0]}, or other names that "
@@ -84,7 +84,7 @@ def _texts(record: Any, location: str) -> tuple[str, ...]:
 
 
 def _label(record: Any, others: int, location: str) -> str | float | tuple[float, ...] | None:
-    name = next((name for name in _LABELS if isinstance(record, dict) and record.get(name) is not None), "")
+    name = next((name for name in LABELS if isinstance(record, dict) and record.get(name) is not None), "")
     if not name:
         return None
     value = checked(record[name], _NUMBERS, location, name)

@@ -21,6 +21,7 @@ TFDS = "tfds:"
 # Uses of examples, each a field of ExampleData.
 ROLES = ("train", "validation", "test")
 # Number of a folder's files that an error lists.
+_GUESSES = 3  # formats that are named
 _LISTED = 8
 
 
@@ -176,6 +177,14 @@ class Source(Examples):
             remedy = f"pass the file itself, or set data.{role} to its name"
         else:
             remedy = f"name a file, or one of {', '.join(dict.fromkeys((*ROLES, *self._format.files)))}"
+        if role in ROLES:
+            fitting = [
+                name
+                for name, form in FORMATS.items()
+                if any(map(os.path.exists, form.paths(self._folder, form.parts[ROLES.index(role)])))
+            ]
+            if 0 < len(fitting) <= _GUESSES:
+                remedy = f"set data.format={' or '.join(fitting)}, whose files these are; or {remedy}"
         others = "".join(f", nor {os.path.relpath(path, self._folder)}" for path in paths[1:])
         raise DataError(f"{paths[0]}: no such file{others}; {self._folder} has {listed or 'no files'}; {remedy}")
 

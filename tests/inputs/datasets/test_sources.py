@@ -8,7 +8,14 @@ import pytest
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets import sources
-from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, ReadReport, TaggedExample, TextExample
+from bert_tf.inputs.datasets.examples import (
+    ChoiceExample,
+    QuestionExample,
+    ReadReport,
+    TaggedExample,
+    TextExample,
+    TextGroup,
+)
 from bert_tf.inputs.datasets.formats import FORMATS
 from bert_tf.inputs.datasets.sources import Source
 from tests.errors import raises
@@ -320,3 +327,9 @@ def test_read_finds_the_file_of_a_split_in_a_folder(write, tmp_path):
         sources.read("table", tmp_path, "test")
     with raises(ConfigError, "data.format", "'klue/nre'"):
         sources.read("klue/nre", tmp_path)
+
+
+def test_a_folder_with_the_files_of_another_format_names_it(tmp_path):
+    (tmp_path / "dev-v1.1.json").touch()
+    with raises(DataError, "dev.jsonl", "data.format=squad"):
+        Source(ExampleData(format="groups"), str(tmp_path), TextGroup).where("validation")
